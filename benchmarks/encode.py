@@ -21,13 +21,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, open_collection
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import tokenized

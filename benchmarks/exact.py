@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmkcli.artifact import manifest
 from lmkcli.models.devices import native_dtype
 from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.engines.exact.exact_search import Exact
-from lmkcli.spec import manifest
 from lmkcli.store.vectors import Ragged
 
 BLOCK = 10_000

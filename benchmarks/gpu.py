@@ -25,9 +25,9 @@ from sentence_transformers import SentenceTransformer
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from lmkcli.artifact import manifest
 from lmkcli.encoding import artifacts, jobs
 from lmkcli.models.lookup import read_model
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cosine_similarity, layer_norm
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.attention import Pack, packed_attention
@@ -38,7 +39,6 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
 
 Sequences = list[NDArray[np.int32]]

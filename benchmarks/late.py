@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.artifacts import part_arrays
@@ -44,7 +45,6 @@ from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
 from lmkcli.spec.values import WHOLE, Muvera
 from lmkcli.store.codes import STORAGES
 from lmkcli.store.doctable import DocRow

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-from lmkcli.spec import manifest
 
 KINDS = sorted(filter(catalog.is_lexical, catalog.INDEXES))
 QUERIES = 1000

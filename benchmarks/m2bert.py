@@ -28,13 +28,13 @@ import transformers
 from numpy.typing import NDArray
 from transformers import AutoModel
 
+from lmkcli.artifact import manifest
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
 from lmkcli.models.transformer import Transformer
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.kind import M2Bert
 from lmkcli.plugins.m2bert.model import M2BertModel
-from lmkcli.spec import manifest
 
 Document = NDArray[np.int32]
 POSITIONS = {"cpu": 2048, "cuda": 65_536}  # per pass, the values of lmk for this width

@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import open_collection
-from lmkcli.spec import manifest
 
 SOURCE = "stdlib/functions"
 LMK = [sys.executable, "-m", "lmkcli.cli.main"]

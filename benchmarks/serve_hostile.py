@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import open_collection
-from lmkcli.spec import manifest
 
 SOURCE = "stdlib/functions"
 LMK = [sys.executable, "-m", "lmkcli.cli.main"]

@@ -23,13 +23,13 @@ import transformers
 from numpy.typing import NDArray
 from transformers import AutoModel
 
+from lmkcli.artifact import manifest
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
 from lmkcli.models.transformer import Transformer
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.kind import Tite, fuse
 from lmkcli.plugins.tite.model import TiteModel
-from lmkcli.spec import manifest
 
 Sequences = list[NDArray[np.int32]]
 Run = Callable[[Sequences], object]

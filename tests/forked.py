@@ -18,9 +18,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+from lmkcli.artifact import shards
 from lmkcli.cli import main
 from lmkcli.errors import Stopped
-from lmkcli.store import part_writer, shards, tokens
+from lmkcli.store import part_writer, tokens
 
 PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many part boundaries even in a tiny collection
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.vector_engine import VectorEngine
@@ -13,7 +14,6 @@ from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.index_input import CollectionInput, VectorsInput
 from lmkcli.retrieval.index_job import IndexJob, IndexUpdate
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Vectors
 
 

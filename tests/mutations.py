@@ -33,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = (
     "pooling/chunks.py", "pooling/layout.py", "pooling/placement.py", "pooling/segment_mean.py",
     "retrieval/engines/exact/exact_search.py", "retrieval/engines/exact/topk.py",
-    "store/parts.py", "store/part_reader.py", "store/part_writer.py", "spec/manifest.py",
+    "store/parts.py", "store/part_reader.py", "store/part_writer.py", "artifact/kinds.py",
+    "artifact/manifest.py",
     "evaluation/measures.py", "evaluation/coverage.py",
 )  # fmt: skip
 SECONDS = 900  # of a run of tests

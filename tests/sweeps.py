@@ -376,7 +376,7 @@ def _read_run(path: Path) -> Any:
 
 def _read_artifact(folder: Path) -> Any:
     """What a reader finds in a folder; LmkError if it refuses the folder."""
-    from lmkcli.spec import manifest
+    from lmkcli.artifact import manifest
 
     kind = manifest.read(folder).kind
     reader = _READERS.get(kind)

@@ -34,7 +34,18 @@ PLUGINS = {path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")}
 
 TOP = ("errors", "progress", "catalog", "core")  # single modules
 SUBPACKAGES = (
-    *("system", "text", "spec", "data", "store", "pooling", "models", "encoding", "training"),
+    *(
+        "system",
+        "text",
+        "spec",
+        "artifact",
+        "data",
+        "store",
+        "pooling",
+        "models",
+        "encoding",
+        "training",
+    ),
     *("retrieval", "evaluation", "provenance", "operations", "plugins", "cli"),
 )
 # Public modules at the top of the package, and the subpackages that they belong to.

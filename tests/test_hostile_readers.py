@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmkcli.artifact import manifest
 from lmkcli.cli import main
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_json as model_json
 from lmkcli.plugins.grid import plan
 from lmkcli.provenance import scorelog, traininglog
 from lmkcli.retrieval.searching import read_manifest
-from lmkcli.spec import manifest
 from tests import tiny
 
 RUN = "q0 Q0 d000 1 2.0 t\nq1 Q0 d001 1 1.0 t\n"

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from lmkcli.artifact import shards
 from lmkcli.data.collection import Shard
-from lmkcli.store import parts, shards
+from lmkcli.store import parts
 from lmkcli.store.vectors import Vectors
 from tests import forked, tiny, tutorials
 from tests.cluster import Cluster, waited

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.manifest import digest
 from lmkcli.data.collection import (
     CONTROL_CHARACTERS,
     WHOLE,
@@ -31,7 +32,6 @@ from lmkcli.data.fields import Fields
 from lmkcli.data.pairs import Pair, is_comment, read_pairs
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
-from lmkcli.spec.manifest import digest
 from lmkcli.system.atomic import atomic_file, destination
 from lmkcli.system.input_files import bounded_lines
 from lmkcli.system.output_streams import is_stream, open_output

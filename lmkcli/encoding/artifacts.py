@@ -9,11 +9,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import (
+    TokensExecution,
+    TokensFacts,
+    TokensManifest,
+    VectorsExecution,
+    VectorsFacts,
+    VectorsIdentity,
+    VectorsManifest,
+)
+from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import Shard
 from lmkcli.encoding.chunk_contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import (
@@ -25,17 +37,14 @@ from lmkcli.encoding.encoder import (
     encode_stream,
     open_any,
 )
-from lmkcli.encoding.jobs import CollectionJob
+from lmkcli.encoding.jobs import CollectionJob, tokens_identity
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Call, Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts, sparse, tokens
 from lmkcli.store.codes import SPARSE, STORAGES
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import (
     PartTarget,
     PartWriter,
@@ -54,11 +63,10 @@ def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) ->
         raise UsageError(f"{job.source.folder} is already tokenized; give a collection")
     _check_source(job, folder)
     recipe = job.resolved.recipe
-    described = Manifest(
-        "tokens",
-        identity={**recipe.doc.tokens_identity(), "text": job.text},
-        execution={"source": job.origin, "shards": job.shard.count},
-        facts={**manifest.environment(report.call), "models": recipe.located()},
+    described = TokensManifest(
+        identity=tokens_identity(recipe.doc, job.text),
+        execution=TokensExecution(source=job.origin, shards=job.shard.count),
+        facts=TokensFacts(**manifest.environment(report.call), models=recipe.located()),
     )
     with _rollback(job, folder):
         manifest.claim(folder, described)
@@ -102,27 +110,26 @@ def _rollback(job: CollectionJob, folder: Path) -> AbstractContextManager[None]:
     return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
 
 
-def started(folder: Path) -> dict[str, Any]:
-    """Return how the tokens or vectors in a folder were started; empty for another artifact."""
+def started(folder: Path) -> TokensExecution | VectorsExecution | None:
+    """Return how the tokens or vectors in a folder were started; None for another or no artifact."""
+    if not (folder / manifest.NAME).is_file():
+        return None
     described = manifest.read(folder)
-    if described.kind not in ("tokens", "vectors"):
-        return {}
-    manifest.check_whole(folder, described)
-    return described.execution
+    return described.execution if isinstance(described, TokensManifest | VectorsManifest) else None
 
 
 def _check_source(job: CollectionJob, folder: Path) -> None:
     """Raise Mismatch if the collection has changed since the folder was started."""
-    if not (folder / manifest.NAME).is_file():
+    if not (execution := started(folder)):
         return
     updated = parts.read_generation(folder)
-    then = updated.source if updated else started(folder).get("source", {})
+    then = updated.source if updated else execution.source
     now = job.origin
-    if then.get("name") == now["name"]:
-        lines = manifest.json_differences(then.get("stamp"), now["stamp"])
+    if then.name == now.name:
+        lines = manifest.json_differences(then.stamp, now.stamp)
         if lines:
             raise Mismatch(
-                f"{now['name']} has changed since {folder} was started "
+                f"{now.name} has changed since {folder} was started "
                 "(size in bytes, time in ns: then | now):\n  "
                 + "\n  ".join(lines)
                 + "\nthe folder cannot be continued: choose another output folder, or use "
@@ -132,41 +139,42 @@ def _check_source(job: CollectionJob, folder: Path) -> None:
 
 def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
     """Replace `--dtype auto` by the dtype that the folder was started with."""
-    if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
+    execution = started(folder) if settings.dtype == "auto" else None
+    if not isinstance(execution, VectorsExecution):
         return settings
-    return replace(settings, dtype=started(folder).get("dtype", "auto"))
+    return replace(settings, dtype=execution.dtype)
 
 
 def vectors_manifest(
     job: CollectionJob, encoder: Encoder | SparseEncoder, settings: EncodeSettings, call: Call
-) -> Manifest:
+) -> VectorsManifest:
     """Return the manifest of the vectors of a job."""
     recipe = job.resolved.recipe
-    identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
-    execution = {
-        "source": job.origin,
-        "shards": job.shard.count,
-        "dtype": encoder.model.dtype,
-        "store_dtype": SPARSE if encoder.sparse else settings.store_dtype,
-        "attention": "packed" if encoder.model.packed else "padded",
-        "store_text": settings.store_text,
-    }
-    facts = {
-        **manifest.environment(call),
-        "models": recipe.located(),
-        "device": str(encoder.model.device),
-    }
-    return Manifest("vectors", identity, execution, facts)
+    return VectorsManifest(
+        identity=VectorsIdentity(recipe=recipe, dim=encoder.dim, text=job.text),
+        execution=VectorsExecution(
+            source=job.origin,
+            shards=job.shard.count,
+            dtype=cast(Literal["fp32", "bf16", "fp16"], encoder.model.dtype),
+            store_dtype=SPARSE if encoder.sparse else settings.store_dtype,
+            attention="packed" if encoder.model.packed else "padded",
+            store_text=settings.store_text,
+        ),
+        facts=VectorsFacts(
+            **manifest.environment(call),
+            models=recipe.located(),
+            device=str(encoder.model.device),
+        ),
+    )
 
 
-def as_started(described: Manifest, folder: Path) -> Manifest:
+def as_started(described: VectorsManifest, folder: Path) -> VectorsManifest:
     """Return the manifest with the number of shards and the source's stamp from the start of the folder."""
-    if not (folder / manifest.NAME).is_file():
+    if not (then := started(folder)):
         return described
-    then = started(folder)
-    source = {**described.execution["source"], "stamp": then.get("source", {}).get("stamp")}
-    frozen = {"source": source, "shards": then.get("shards")}
-    return replace(described, execution={**described.execution, **frozen})
+    source = structs.replace(described.execution.source, stamp=then.source.stamp)
+    execution = structs.replace(described.execution, source=source, shards=then.shards)
+    return structs.replace(described, execution=execution)
 
 
 def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:

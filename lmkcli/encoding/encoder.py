@@ -42,7 +42,6 @@ from lmkcli.models.transformer import open_masked
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer
 from lmkcli.pooling.table import Expanding, SpecialTokens
 from lmkcli.progress import Note, Report
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
@@ -766,7 +765,6 @@ def _check_dim(vectors: StoredVectors, dim: int) -> None:
 def _recorded(
     vectors: StoredVectors, query: bool, settings: ModelSettings
 ) -> tuple[EncoderConfig, ModelFolder, EncodeSettings]:
-    manifest.check_whole(vectors.folder, vectors.manifest)
     recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
     side = recipe.query if query else recipe.doc
     if side.trust_remote_code and not settings.trust_remote_code:
@@ -782,7 +780,7 @@ def _recorded(
     # a model from the cache is not looked up on the network, nor is its base model
     offline = settings.offline or not settings.model
     folder = read_model(side.model, side.revision or None, offline)
-    dtype = settings.dtype or vectors.manifest.execution["dtype"]
+    dtype = settings.dtype or vectors.manifest.execution.dtype
     return side, folder, EncodeSettings(dtype=dtype, device=settings.device)
 
 

@@ -6,15 +6,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import Origin, Subset, TokensIdentity
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.run import RunSubset
 from lmkcli.encoding.resolution import ResolvedRecipe, check_options, makes_sparse, resolve
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.spec import manifest
-from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.tokens import Tokens
@@ -30,21 +30,20 @@ class CollectionJob:
     shard: Shard
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Origin:
         """The name and stamp of the collection. For tokens, those of the collection that they record."""
         if isinstance(self.source, Tokens):
-            return dict(self.source.manifest.execution["source"])
-        origin = {"name": self.source.name, "stamp": self.source.file_stats()}
+            return self.source.manifest.execution.source
+        only = None
         if isinstance(self.source, RunSubset):
-            only = {"documents": len(self.source.ids), "digest": self.source.digest}
-            return {**origin, "only": only}
-        return origin
+            only = Subset(documents=len(self.source.ids), digest=self.source.digest)
+        return Origin(name=self.source.name, stamp=self.source.file_stats(), only=only)
 
     @property
     def text(self) -> dict[str, str]:
         """The settings that determine the text of a document."""
         if isinstance(self.source, Tokens):
-            return dict(self.source.manifest.identity["text"])
+            return self.source.manifest.identity.text
         return self.source.settings
 
     def source_notes(self) -> list[str]:
@@ -73,7 +72,6 @@ def plan(
     opened: Collection | Tokens
     if (Path(source) / manifest.NAME).is_file():
         opened = Tokens(Path(source))
-        manifest.check_whole(opened.folder, opened.manifest)
     else:
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
@@ -92,12 +90,20 @@ def plan(
     return CollectionJob(opened, resolved, settings, shard)
 
 
+def tokens_identity(side: EncoderConfig, text: dict[str, str]) -> TokensIdentity:
+    """Return the settings that determine the token ids of a collection with these settings of its texts."""
+    return TokensIdentity(
+        tokenizer=side.tokenizer, prompt=side.prompt, splitter=side.splitter, text=text
+    )
+
+
 def _check_tokens(tokens: Tokens, resolved: ResolvedRecipe) -> None:
     """Raise Mismatch or UsageError if tokens lack something that the recipe needs."""
     if tokens.state.unfinished:
         raise UsageError(f"{tokens.folder} is not complete; run its tokenize command again")
-    existing = {k: tokens.manifest.identity[k] for k in ("tokenizer", "prompt", "splitter")}
-    lines = manifest.json_differences(existing, resolved.recipe.doc.tokens_identity())
+    made = tokens.manifest.identity
+    required = tokens_identity(resolved.recipe.doc, made.text)
+    lines = manifest.json_differences(made, required)
     if lines:
         raise Mismatch(
             f"{tokens.folder} was tokenized with other settings (existing | required):\n  "

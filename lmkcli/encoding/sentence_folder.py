@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
+from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import (
@@ -31,11 +34,8 @@ from lmkcli.models.late import Vocabulary
 from lmkcli.models.sentence_layout import splade_config
 from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import FULL, Window
-from lmkcli.store.outputs import write_once
 
 _LMK_MODULES, _SENTENCE_MODULES = "lmkcli.sentence_modules", "sentence_transformers.models"
 _SPARSE_MODULES = "sentence_transformers.sparse_encoder.models"
@@ -226,18 +226,24 @@ def export_model(
     """
     recipe, source = resolved.recipe, resolved.folder
     check_exportable(resolved)
-    facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
-    identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
-    identity |= {"window": source.window} if source.window else {}
-    if card:
-        identity |= {"to": "hub", "card": manifest.digest(card)}
+    described = ExportManifest(
+        identity=ExportIdentity(
+            to="hub" if card else "sentence-transformers",
+            recipe=recipe,
+            window=source.window,
+            card=manifest.digest(card) if card else "",
+        ),
+        facts=ExportFacts(
+            **manifest.environment(report.call), made_of=source.name, models=recipe.located()
+        ),
+    )
 
     def write(growing: Path) -> None:
         write_files(resolved, growing)
         if card:
             (growing / _CARD).write_text(card, encoding="utf-8")
 
-    write_once(folder, Manifest("export", identity, facts=facts), write)
+    write_once(folder, described, write)
     return exported(resolved)
 
 

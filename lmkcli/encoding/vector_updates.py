@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.encoding import artifacts
 from lmkcli.encoding.artifacts import encode_into, part_arrays, vectors_target
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_reader import doc_table, part_summary
+from lmkcli.store.part_reader import doc_table
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, duplicates_located
 from lmkcli.store.parts import UPDATES, ArrayTypes, Generation, PartSlice
 from lmkcli.store.sparse import SparseVectors, open_stored
@@ -71,7 +72,7 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
         had = sum(piece.rows for piece in before.slices)
         if had and not slices:  # an incomplete source is more likely than an empty collection
             raise DataError(
-                f"{job.origin['name']} contains no documents, and the update would remove all {had:,}; if "
+                f"{job.origin.name} contains no documents, and the update would remove all {had:,}; if "
                 "you want that, remove the folder or use --if-exists overwrite"
             )
         rows = _next_row(folder, before.rows)
@@ -92,10 +93,9 @@ def _check_source(job: CollectionJob, folder: Path) -> Collection:
         )
     if job.shard != WHOLE:
         raise UsageError("an update reads the whole collection in one job; drop --shard")
-    if (folder / manifest.NAME).is_file():
-        shards = artifacts.started(folder).get("shards", 1)
-        if shards > 1 and parts.read_state(folder, shards).unfinished:
-            raise UsageError(f"{folder} is not complete; finish its {shards} shards first")
+    then = artifacts.started(folder)
+    if then and then.shards > 1 and parts.read_state(folder, then.shards).unfinished:
+        raise UsageError(f"{folder} is not complete; finish its {then.shards} shards first")
     return job.source
 
 
@@ -103,9 +103,9 @@ def _current(folder: Path) -> Generation:
     """Return the current generation. A folder without updates has all its rows in generation 0."""
     if updated := parts.read_generation(folder):
         return updated
-    execution = manifest.read(folder).execution
-    slices = parts.read_state(folder, execution["shards"]).slices
-    return Generation(0, execution["source"], slices, 0)
+    execution = manifest.read(folder, VectorsManifest).execution
+    slices = parts.read_state(folder, execution.shards).slices
+    return Generation(0, execution.source, slices, 0)
 
 
 def _unlisted(folder: Path, first: int) -> list[PartSlice]:
@@ -224,7 +224,6 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
     until then.
     """
     vectors = open_stored(folder)  # DataError if shards are missing
-    manifest.check_whole(folder, vectors.manifest)
     if (folder / parts.PARTS).is_symlink():
         raise DataError(
             f"{folder / parts.PARTS} is a link, and lmk removes nothing behind a link; compact the folder to "
@@ -239,7 +238,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
         now = before
         if len(rest) > 1 or any(piece.deleted for piece in rest):
             first = _next_row(folder, before.rows)
-            _rewrite(type(vectors)(folder, rest), first, report)
+            _rewrite(type(vectors)(vectors.artifact, rest), first, report)
             written = _unlisted(folder, first)
             rows = _next_row(folder, before.rows)
             changed = before._replace(slices=kept + written, rows=rows)
@@ -250,16 +249,16 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
 
 def _is_full(folder: Path, piece: PartSlice) -> bool:
     """Return whether a part has no deleted rows and at least half the size of a full part."""
-    size = part_summary(folder, piece.name).get("bytes", 0)
+    size = parts.part_summary(folder, piece.name).bytes
     return not piece.deleted and size >= part_writer.PART_BYTES // 2
 
 
 def _rewrite(old: Vectors | SparseVectors, row: int, report: Report) -> None:
     """Copy the live rows of `old` into parts from row `row` on."""
     execution = old.manifest.execution
-    arrays = part_arrays(execution["store_dtype"], old.dim, old.recipe.doc.unit == "chunk")
+    arrays = part_arrays(execution.store_dtype, old.dim, old.recipe.doc.unit == "chunk")
     contexts = bool(old.recipe.doc.context)
-    target = PartTarget(old.folder, UPDATES, arrays, bool(execution["store_text"]), contexts)
+    target = PartTarget(old.folder, UPDATES, arrays, execution.store_text, contexts)
     done = 0
     with PartWriter(target, report, row) as writer:
         for docs, stored in _stored(old, arrays, writer):

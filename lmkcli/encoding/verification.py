@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
 from lmkcli.spec.settings import ModelSettings
 from lmkcli.store.part_reader import check_part
 from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
@@ -33,15 +34,17 @@ class Verification(NamedTuple):
     tolerance: float
 
 
-def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
+def verify(
+    opened: Path | Artifact[VectorsManifest], sample: int, settings: ModelSettings
+) -> Verification:
     """Encode up to `sample` documents again in the dtype of the folder.
 
     Also compares the manifest and every part with their recorded digests. Raises DataError if one of them
     differs, or if the folder has no texts or documents.
     """
-    vectors = open_stored(folder)
-    manifest.check_whole(folder, vectors.manifest)
-    if not vectors.manifest.execution["store_text"]:
+    vectors = open_stored(opened)
+    folder = vectors.folder
+    if not vectors.manifest.execution.store_text:
         raise DataError(
             f"{folder} contains no texts to encode again (--no-store-text, or an import without texts)"
         )
@@ -52,7 +55,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         check_part(folder, piece.name)
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
-    tolerance = TOLERANCE[vectors.manifest.execution["dtype"]]
+    tolerance = TOLERANCE[vectors.manifest.execution.dtype]
     # here, because it imports torch, and the errors above do not need it
     from lmkcli.encoding.encoder import open_recorded, open_recorded_sparse
 
@@ -69,7 +72,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         coded = vectors.storage.coded(again.vectors)
         again = again._replace(vectors=vectors.storage.decoded(coded, vectors.dim))
         stored = vectors.at(rows)
-    manifest.check_unchanged(folder, vectors.manifest)  # after the more specific errors
+    vectors.artifact.check_unchanged()  # after the more specific errors
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):
         return Verification(len(rows), 0.0, docs[differing[0]].id, math.inf, tolerance)

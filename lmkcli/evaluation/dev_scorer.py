@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.encoding.encoder import (
@@ -28,7 +29,6 @@ from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
 from lmkcli.retrieval.sparse.exact_product import exact_product
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import token_stream

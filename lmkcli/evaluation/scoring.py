@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmkcli.artifact.outputs import SIDECAR, sidecar
 from lmkcli.data.collection import Collection, Qrel, Query, open_collection
 from lmkcli.data.known_collections import KnownCollection, facts_of
 from lmkcli.data.pairs import looks_like_qrels, read_pairs
@@ -19,8 +20,7 @@ from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import ScoredRun, collections_of, row_names, system_names
 from lmkcli.retrieval.searching import queries_of, read_manifest
-from lmkcli.store.outputs import SIDECAR, sidecar
-from lmkcli.system.input_files import not_a_file, validate
+from lmkcli.system.input_files import not_a_file
 
 MEASURES = ("nDCG@10", "R@100", "RR@10")
 ACROSS = ("nDCG@10",)  # for several collections with different default measures
@@ -104,9 +104,7 @@ def _collection_of(run: Path) -> str:
         raise UsageError(
             f"{run} has no manifest, so its collection is not known: give the judgements with --qrels"
         )
-    named = read_manifest(run).facts.get("collection")
-    fix = "give the judgements with --qrels"
-    queries = validate(named, str, f"{sidecar(run)}, facts.collection,", fix)
+    queries = read_manifest(run).facts.collection
     if Path(queries).is_file():
         raise UsageError(
             f"{run} has the queries of {queries}, which is a file without judgements: give the "
@@ -119,8 +117,7 @@ def recorded_collection(run: Path) -> str:
     """The collection with the queries of a run, as its manifest names it; empty without a manifest."""
     if not sidecar(run).is_file():
         return ""
-    named = read_manifest(run).facts.get("collection")
-    return named if isinstance(named, str) else ""
+    return read_manifest(run).facts.collection
 
 
 def qrel_set_of(spelling: str) -> QrelSet:
@@ -196,7 +193,7 @@ def _tag_of(run: Path) -> str:
     """The --tag of the `lmk search` that wrote a run; empty if it had no tag or is unknown."""
     if not sidecar(run).is_file():
         return ""
-    return str(read_manifest(run).facts.get("operation", {}).get("tag") or "")
+    return str(read_manifest(run).facts.operation.get("tag") or "")
 
 
 class DevSet(NamedTuple):

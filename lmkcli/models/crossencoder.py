@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from lmkcli.artifact.manifest import digest
 from lmkcli.errors import DataError
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tensors import unmapped
-from lmkcli.spec.manifest import digest
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -21,8 +21,8 @@ import transformers
 from torch import nn
 
 from lmkcli import __version__
+from lmkcli.artifact.manifest import digest
 from lmkcli.models.attention import Pack, packed_attention
-from lmkcli.spec.manifest import digest
 from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.input_files import parse_json

@@ -214,11 +214,11 @@ class Encode(
         counts = sum_counts(folder, mine)
         if makes_sparse(job.resolved.recipe.doc):
             note_without_terms(report, folder, mine)
-        if job.shard.count == 1 and "only" not in job.origin:
-            note_differences(report, job.origin["name"], docs=counts.docs)
+        if job.shard.count == 1 and job.origin.only is None:
+            note_differences(report, job.origin.name, docs=counts.docs)
         if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:
             report.note(
-                f"{job.origin['name']} provides one chunk per document; several chunks are a list under "
+                f"{job.origin.name} provides one chunk per document; several chunks are a list under "
                 "`chunks`"
             )
         return counts

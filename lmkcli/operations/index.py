@@ -152,7 +152,7 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
 
     def _check_source(self, source: str) -> None:
         """Raise UsageError for a wrong kind of input, before an engine is loaded."""
-        from lmkcli.spec import manifest
+        from lmkcli.artifact import manifest
 
         is_artifact = (Path(source) / manifest.NAME).is_file()
         if catalog.is_lexical(self.kind) and is_artifact:

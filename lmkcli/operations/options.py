@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from lmkcli.artifact.outputs import clear, is_artifact, is_cleared, is_empty
 from lmkcli.data import known_collections
 from lmkcli.data.collection import Collection
 from lmkcli.errors import DataError, UsageError
@@ -15,7 +16,6 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, options
 from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import WHOLE, Shard
-from lmkcli.store.outputs import clear, is_artifact, is_cleared, is_empty
 from lmkcli.system.atomic import exclusive, locked
 from lmkcli.system.output_streams import check_stream, is_stream
 from lmkcli.text.formatting import counted

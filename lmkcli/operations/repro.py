@@ -167,7 +167,7 @@ class _Reproduction:
             changes[name] = moved if name in several else moved[0]
         if any(option.name == "trust_remote_code" for option in options(kind)):
             changes["trust_remote_code"] = self._settings.trust_remote_code and _runs_code(step)
-        with _in_folder(step.facts.get("directory", ""), step.path):
+        with _in_folder(step.made.facts.directory, step.path):
             self._run(kind.from_json(record, **changes), step.path)
         self._new_paths[step.path] = str(path)
         rows = repro.compare(step, lineage.read(path), self._settings.tolerance)
@@ -222,13 +222,15 @@ def _same_run(entry: dict[str, Any]) -> "ReproRow":
 
 def _runs_code(step: "LineageStep") -> bool:
     """Whether a model of the step contains code to run. True if the identity does not record this."""
-    sides = step.identity.get("recipe", {})
-    recorded = [side for side in sides.values() if isinstance(side, dict)]
-    return not recorded or any(side.get("trust_remote_code") for side in recorded)
+    from lmkcli.artifact.kinds import recorded_recipe
+
+    recipe = recorded_recipe(step.made)
+    return recipe is None or any(side.trust_remote_code for side in recipe.sides)
 
 
 def _check(step: "LineageStep", trust: bool) -> None:
     """Raise DataError for a step that cannot be repeated, or for a record that must not be run."""
+    from lmkcli.artifact.kinds import recorded_recipe
     from lmkcli.encoding.encoder import refuse_code
 
     record = step.operation
@@ -247,8 +249,8 @@ def _check(step: "LineageStep", trust: bool) -> None:
             f"the vectors of {step.path} are in Milvus ({record['uri']}), and lmk repro does not write to "
             "Milvus; search the vectors folder itself, and reproduce that run"
         )
-    sides = step.identity.get("recipe", {})
-    if not trust and any(s.get("trust_remote_code") for s in sides.values() if isinstance(s, dict)):
+    recipe = recorded_recipe(step.made)
+    if not trust and recipe and any(side.trust_remote_code for side in recipe.sides):
         refuse_code(step.path, ", ".join(named(record, "model").get("model", [])))
     if any(_is_piped(text) for texts in named(record, "collection").values() for text in texts):
         raise DataError(f"{step.path} was made from stdin, which cannot be read again")
@@ -265,11 +267,13 @@ def _in_folder(directory: str, what: str) -> Iterator[None]:
 
 def _other_versions(steps: "list[LineageStep]", entry: dict[str, Any] | None) -> list[str]:
     """The libraries with other versions than in the recorded steps."""
+    from lmkcli.artifact import manifest
+    from lmkcli.artifact.kinds import Facts
+    from lmkcli.provenance import scorelog
     from lmkcli.provenance.repro import versions
-    from lmkcli.spec import manifest
 
-    now = manifest.environment()
-    recorded = [step.facts for step in steps] + ([entry] if entry else [])
+    now = Facts(**manifest.environment())
+    recorded = [step.made.facts for step in steps] + ([scorelog.facts(entry)] if entry else [])
     return list(dict.fromkeys(line for then in recorded for line in versions(then, now)))
 
 

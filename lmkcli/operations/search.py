@@ -31,13 +31,13 @@ from lmkcli.text.formatting import counted
 from lmkcli.text.snippets import snippet
 
 if TYPE_CHECKING:
+    from lmkcli.artifact.kinds import RunManifest
     from lmkcli.data.collection import Collection, Doc, Query
     from lmkcli.data.run import Run
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.retrieval.pipeline import Stages
     from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
-    from lmkcli.spec.manifest import Manifest
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
 _FUSION = "rrf"  # of the indexes of a searchable
@@ -597,8 +597,8 @@ class Search(
         self, opened: "Index", spelling: str, place: Destination, report: Report
     ) -> Searched | ShardDone | None:
         """Search for all queries of the collection, or join the shards, unless the run exists."""
+        from lmkcli.artifact.shards import Shards
         from lmkcli.retrieval import searching
-        from lmkcli.store.shards import Shards
 
         queries = self._queries(spelling, report)
         k = self.k or _IN_RUN
@@ -640,7 +640,7 @@ class Search(
         shard: Shard,
         search: "ShardedSearch[Any]",
         path: Path,
-        described: "Manifest",
+        described: "RunManifest",
         report: Report,
     ) -> ShardDone:
         shards = search.claim(path, described.identity, shard.count, report.call)

@@ -220,7 +220,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         note_skipped(report, job.source)
         tokens = Tokens(folder)
         if job.shard.count == 1:
-            note_differences(report, job.origin["name"], docs=len(tokens.lengths()))
+            note_differences(report, job.origin.name, docs=len(tokens.lengths()))
         return Tokenized(
             folder,
             length_statistics(tokens),

@@ -13,7 +13,7 @@ from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
 if TYPE_CHECKING:
-    from lmkcli.spec.manifest import Manifest
+    from lmkcli.artifact.kinds import IndexManifest, Manifest, VectorsManifest
 
 _ORDER = ("vectors", "index")  # vectors before their indexes
 Download = Annotated[
@@ -75,10 +75,11 @@ class Update(Operation[Updated]):
                 done.append(steps[folder].run(report))
         return Updated(tuple(done))
 
-    def _made(self) -> "dict[Path, Manifest]":
+    def _made(self) -> "dict[Path, VectorsManifest | IndexManifest]":
         """The manifest of each folder. Raises UsageError if it is missing, DataError if it is refused."""
+        from lmkcli.artifact import manifest
+        from lmkcli.artifact.kinds import IndexManifest, VectorsManifest
         from lmkcli.encoding.encoder import refuse_code
-        from lmkcli.spec import manifest
 
         missing = [str(each) for each in self.folders if not (each / manifest.NAME).is_file()]
         if missing:
@@ -86,30 +87,34 @@ class Update(Operation[Updated]):
                 f"no artifact at {', '.join(missing)}; make it first, for instance with "
                 f"lmk encode {self.source} -m MODEL -o vectors/ or lmk index vectors/ -o index/"
             )
-        made = {folder: manifest.read(folder) for folder in self.folders}
-        for folder, described in made.items():
-            manifest.check_whole(folder, described)
+        made: dict[Path, VectorsManifest | IndexManifest] = {}
+        for folder in self.folders:
+            described = manifest.read(folder)
             if needs_code(described) and not self.trust_remote_code:
-                models = named(described.facts.get("operation", {}), "model")
+                models = named(described.facts.operation, "model")
                 refuse_code(str(folder), ", ".join(models.get("model", [])))
+            by_verb = described.facts.operation.get("operation") in ("encode", "index")
+            if not (by_verb and isinstance(described, VectorsManifest | IndexManifest)):
+                raise DataError(
+                    f"{folder} was not made by lmk encode or lmk index; name vectors or an index"
+                )
+            made[folder] = described
         return made
 
-    def _step(self, folder: Path, made: "Manifest") -> Operation[Any]:
-        """The operation that updates one folder. Raises DataError if it is not recorded."""
-        record = made.facts.get("operation", {})
-        if made.kind not in _ORDER or record.get("operation") not in ("encode", "index"):
-            raise DataError(
-                f"{folder} was not made by lmk encode or lmk index; name vectors or an index"
-            )
-        source = self.source
-        if "vectors" in made.facts:
-            source = os.path.normpath(folder / made.facts["vectors"])
-        changes: dict[str, Any] = {"source": source, "output": folder, "if_exists": "update"}
-        if made.kind == "vectors":
-            changes["model"] = made.facts["models"]["doc"]["model"]
-            changes["trust_remote_code"] = needs_code(made)
+    def _step(self, folder: Path, made: "VectorsManifest | IndexManifest") -> Operation[Any]:
+        """The operation that updates one folder."""
+        from lmkcli.artifact.kinds import VectorsManifest
+
+        record = made.facts.operation
         kind = operation_kind(record)
-        built = made.identity.get("settings", {})
+        changes: dict[str, Any] = {"source": self.source, "output": folder, "if_exists": "update"}
+        if isinstance(made, VectorsManifest):
+            changes["model"] = made.facts.models.doc.model
+            changes["trust_remote_code"] = needs_code(made)
+            return kind.from_json(record, **changes)
+        if made.facts.vectors:
+            changes["source"] = os.path.normpath(folder / made.facts.vectors)
+        built = made.identity.settings
         addresses = (each.name for each in options(kind) if each.flag.role == "address")
         changes |= {
             name: _local(folder, name, built[name]) for name in addresses if built.get(name)
@@ -119,9 +124,10 @@ class Update(Operation[Updated]):
 
 def needs_code(made: "Manifest") -> bool:
     """Whether the model of an artifact contains code to run."""
-    sides = made.identity.get("recipe")
-    recorded = sides.values() if isinstance(sides, dict) else ()
-    return any(side.get("trust_remote_code") for side in recorded if isinstance(side, dict))
+    from lmkcli.artifact.kinds import recorded_recipe
+
+    recipe = recorded_recipe(made)
+    return recipe is not None and any(side.trust_remote_code for side in recipe.sides)
 
 
 def _local(folder: Path, field: str, address: Any) -> str:

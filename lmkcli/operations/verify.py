@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.progress import Report
@@ -10,6 +10,9 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, ModelSettings
 from lmkcli.text.formatting import counted, size
+
+if TYPE_CHECKING:
+    from lmkcli.artifact.kinds import IndexManifest
 
 SAMPLE = 100  # documents
 
@@ -89,13 +92,17 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
 
     def execute(self, report: Report) -> VerifiedVectors | VerifiedIndex:
         """Verify the vectors or the index."""
-        from lmkcli.spec import manifest
+        from lmkcli.artifact import manifest
+        from lmkcli.artifact.artifact import Artifact
+        from lmkcli.artifact.kinds import IndexManifest, VectorsManifest
 
-        if manifest.read(self.folder).kind == "index":
-            return self._index()
+        made = manifest.read(self.folder, VectorsManifest, IndexManifest)
+        if isinstance(made, IndexManifest):
+            return self._index(made)
+        assert isinstance(made, VectorsManifest)
         from lmkcli.encoding.verification import verify
 
-        found = verify(self.folder, self.sample or SAMPLE, self.part(ModelSettings))
+        found = verify(Artifact(self.folder, made), self.sample or SAMPLE, self.part(ModelSettings))
         return VerifiedVectors(
             self.folder,
             found.documents,
@@ -105,7 +112,8 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
             found.worst,
         )
 
-    def _index(self) -> VerifiedIndex:
+    def _index(self, described: "IndexManifest") -> VerifiedIndex:
+        from lmkcli.artifact.artifact import Artifact
         from lmkcli.retrieval.index_folder import check_files, finished_index
 
         given = self.changed() & {"sample", *(field.name for field in fields(ModelSettings))}
@@ -114,7 +122,7 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
                 f"{self.folder} is an index: no text is encoded, so --sample and flags of the model have no "
                 "effect; drop them"
             )
-        index = finished_index(self.folder)
+        index = finished_index(Artifact(self.folder, described))
         if not index.built["at"]:
             raise UsageError(
                 f"the vectors of {self.folder} are in a database, so there are no files to verify; each lmk "

@@ -6,6 +6,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import (
+    ExportManifest,
+    IndexManifest,
+    Manifest,
+    ModelManifest,
+    ShardsManifest,
+    TokensManifest,
+    VectorsManifest,
+    plain,
+)
+from lmkcli.artifact.shards import Shards
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import Collection, CollectionDigest
 from lmkcli.encoding.resolution import resolve
@@ -14,12 +26,9 @@ from lmkcli.models.lookup import is_model
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
-from lmkcli.store import outputs, parts
+from lmkcli.store import parts
 from lmkcli.store.part_reader import collection_digest, sum_counts
-from lmkcli.store.shards import Shards
 from lmkcli.system.input_files import read_json
 from lmkcli.text.formatting import shell_line
 
@@ -54,25 +63,27 @@ class _Trained(TypedDict):
 def artifact(path: Path) -> dict[str, Any]:
     """The kind, recipe, contents, completeness and lineage of a folder."""
     described = manifest.read(path)
-    manifest.check_whole(path, described)
     facts = {
         "artifact": f"{described.kind} {path}",
-        "fingerprint": described.fingerprint[:16],
+        "fingerprint": manifest.fingerprint(described)[:16],
         **_made(described),
     }
-    if described.kind == "index":
-        return facts | _index(path, described)
-    if described.kind == "shards":
-        return facts | _shards(path, described)
-    if described.kind == "export":
-        made = {"to": described.identity["to"], "made of": described.facts.get("from")}
-        return facts | made | (_declared(str(path)) if is_model(str(path)) else {})
-    if described.kind == "model":
-        return facts | _model(path, described)
-    return facts | _parted(path, described)
+    match described:
+        case IndexManifest():
+            return facts | _index(path, described)
+        case ShardsManifest():
+            return facts | _shards(path, described)
+        case ExportManifest():
+            made = {"to": described.identity.to, "made of": described.facts.made_of}
+            return facts | made | (_declared(str(path)) if is_model(str(path)) else {})
+        case ModelManifest():
+            return facts | _model(path, described)
+        case TokensManifest() | VectorsManifest():
+            return facts | _parted(path, described)
+    raise DataError(f"{path} contains a {described.kind}; name it as a file")
 
 
-def _shards(path: Path, described: Manifest) -> dict[str, Any]:
+def _shards(path: Path, described: ShardsManifest) -> dict[str, Any]:
     """The finished shards of a run or an index."""
     shards = Shards(path)
     left = shards.unfinished()
@@ -83,27 +94,27 @@ def _shards(path: Path, described: Manifest) -> dict[str, Any]:
     }
 
 
-def _model(path: Path, described: Manifest) -> dict[str, Any]:
+def _model(path: Path, described: ModelManifest) -> dict[str, Any]:
     """The state and the results of a training."""
-    settings = described.identity["settings"]
+    identity = described.identity
     inputs = {
-        "base": described.facts["models"]["doc"]["model"],
-        "documents": _side(described.identity["recipe"]["doc"]),
-        "granularities": " ".join(described.identity["granularities"]),
-        "settings": settings,
-        "data": described.identity["data"],
+        "base": described.facts.models.doc.model,
+        "documents": _side(identity.recipe.doc),
+        "granularities": " ".join(identity.granularities),
+        "settings": identity.settings,
+        "data": identity.data,
     }
     if not (path / "training.json").is_file():
         last = max(outputs.checkpoints(path), default=0)
         return {
-            "unfinished": f"at step {last} of {settings['steps']}; run its command again",
+            "unfinished": f"at step {last} of {identity.steps}; run its command again",
             **inputs,
         }
     trained = read_json(path / "training.json", _Trained, "train again")
-    words = described.facts.get("command", [])
+    words = described.facts.command
     for flag in ("-o", "--output", "--if-exists"):
         words = _without(words, flag)
-    line = completion(words, [], 1, described.facts.get("directory", ""))
+    line = completion(words, [], 1, described.facts.directory)
     return {
         "steps": trained["steps"],
         "last": next(reversed(trained["curve"]), None),
@@ -125,21 +136,22 @@ def _declared(name: str) -> dict[str, Any]:
     return {
         "model kind": resolved.folder.kind,
         "note": "; ".join(resolved.notes),
-        "documents": _side(resolved.recipe.doc.identity()),
-        "queries": _side(resolved.recipe.query.identity()),
+        "documents": _side(resolved.recipe.doc),
+        "queries": _side(resolved.recipe.query),
     }
 
 
 def _made(described: Manifest) -> dict[str, Any]:
     facts = described.facts
     return {
-        "made": f"{facts.get('time', '')} with lmk {facts.get('lmk', '')}",
-        "command": shell_line(*facts.get("command", [])),
+        "made": f"{facts.time} with lmk {facts.lmk}",
+        "command": shell_line(*facts.command),
     }
 
 
-def _parted(path: Path, described: Manifest) -> dict[str, Any]:
-    shards = int(described.execution["shards"])
+def _parted(path: Path, described: TokensManifest | VectorsManifest) -> dict[str, Any]:
+    execution = described.execution
+    shards, source = execution.shards, execution.source
     state = parts.read_state(path, shards)
     updated = parts.read_generation(path)
     skipped = 0 if updated else parts.skipped_count(path, shards)
@@ -150,24 +162,24 @@ def _parted(path: Path, described: Manifest) -> dict[str, Any]:
         "generation": updated.number if updated else None,
         "parts": len(state.slices),
         "shards": f"{shards - len(state.unfinished)} of {shards} finished",
-        **_unfinished(path, described, state),
-        "execution": {
-            k: v for k, v in described.execution.items() if k not in ("shards", "source")
-        },
+        **_unfinished(described, state),
+        "execution": {k: v for k, v in plain(execution).items() if k not in ("shards", "source")},
         "from": {
-            "collection": described.execution["source"]["name"],
-            "only": described.execution["source"].get("only"),
+            "collection": source.name,
+            "only": plain(source.only),
             "digest": collection_digest(path, state.slices),
-            "text": described.identity["text"],
+            "text": described.identity.text,
         },
     }
 
 
-def _unfinished(path: Path, described: Manifest, state: parts.ArtifactState) -> dict[str, Any]:
+def _unfinished(
+    described: TokensManifest | VectorsManifest, state: parts.ArtifactState
+) -> dict[str, Any]:
     """The unfinished shards, the number of documents in each, and the command line that completes them."""
     if not state.unfinished:
         return {}
-    count = int(described.execution["shards"])
+    count = described.execution.shards
     rows: Counter[int] = Counter()
     for piece in state.slices:
         rows[piece.name.shard.number] += piece.rows
@@ -180,7 +192,7 @@ def _unfinished(path: Path, described: Manifest, state: parts.ArtifactState) -> 
 def _completion_of(described: Manifest, unfinished: list[int], count: int) -> str:
     """The shell line that completes these of `count` shards of an artifact."""
     facts = described.facts
-    return completion(facts.get("command", []), unfinished, count, facts.get("directory", ""))
+    return completion(facts.command, unfinished, count, facts.directory)
 
 
 def completion(command: list[str], unfinished: list[int], count: int, directory: str = "") -> str:
@@ -222,20 +234,26 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def _recipe(described: Manifest) -> dict[str, Any]:
-    if described.kind == "tokens":
+def _recipe(described: TokensManifest | VectorsManifest) -> dict[str, Any]:
+    if isinstance(described, TokensManifest):
+        made = described.identity
         return {
-            "tokens of": {k: described.identity[k] for k in ("tokenizer", "prompt", "splitter")}
+            "tokens of": {
+                "tokenizer": made.tokenizer,
+                "prompt": made.prompt,
+                "splitter": made.splitter,
+            }
         }
-    recipe, models = described.identity["recipe"], described.facts["models"]
+    recipe = described.recipe
     return {
-        "vectors of": f"{described.identity['dim']} dimensions",
-        "documents": {"model": models["doc"]["model"], **_side(recipe["doc"])},
-        "queries": {"model": models["query"]["model"], **_side(recipe["query"])},
+        "vectors of": f"{described.identity.dim} dimensions",
+        "documents": {"model": recipe.doc.model, **_side(recipe.doc)},
+        "queries": {"model": recipe.query.model, **_side(recipe.query)},
     }
 
 
-def _side(side: dict[str, Any]) -> dict[str, Any]:
+def _side(encoder: EncoderConfig) -> dict[str, Any]:
+    side = encoder.identity()
     rest = {
         f.name: f.default for f in fields(EncoderConfig) if f.name in side and f.name not in _SIDE
     }
@@ -243,42 +261,35 @@ def _side(side: dict[str, Any]) -> dict[str, Any]:
     return {key: side.get(key) for key in _SIDE} | unusual
 
 
-def _index(path: Path, described: Manifest) -> dict[str, Any]:
-    built = read_built(path)
+def _index(path: Path, described: IndexManifest) -> dict[str, Any]:
+    built = read_built(path, described)
     facts = {
-        "kind": described.identity["family"],
-        "settings": described.identity["settings"],
+        "kind": described.identity.family,
+        "settings": described.identity.settings,
         "unfinished shards": built.get("of", {}).get("unfinished shards"),
         "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
     }
-    if "vectors" not in described.facts:
-        if "collection" not in described.identity:
-            raise DataError(
-                f"{path / manifest.NAME} names neither vectors nor a collection; build the index again"
-            )
-        return facts | {
-            "from": {**described.identity["collection"], "digest": built.get("collection", "")}
-        }
-    vectors = path / described.facts["vectors"]
+    if indexed := described.identity.collection:
+        return facts | {"from": {**plain(indexed), "digest": built.get("collection", "")}}
+    vectors = path / described.facts.vectors
     if not (vectors / manifest.NAME).is_file():
         return facts | {"from": f"vectors {vectors}, now missing"}
-    manifest.read(vectors, "vectors")  # an index of an index could be one of itself
+    manifest.read(vectors, VectorsManifest)  # an index of an index could be one of itself
     return facts | {"from": artifact(vectors)}
 
 
 def run(path: Path) -> dict[str, Any]:
     """Facts about a run, and the artifacts that it was made from."""
     described = read_manifest(path)
-    manifest.check_whole(path, described)
     facts = {
         "artifact": f"run {path}",
-        "fingerprint": described.fingerprint[:16],
+        "fingerprint": manifest.fingerprint(described)[:16],
         **_made(described),
-        "depth": described.identity["k"],
-        "queries of": described.facts["collection"],
-        **described.identity["search"],
+        "depth": described.identity.k,
+        "queries of": described.facts.collection,
+        **described.identity.search,
     }
-    index = described.facts["index"]
+    index = described.facts.index
     others = [each for each in lineage.inputs(lineage.read(path)) if each != index]
     sources = {"from": _source(Path(index))}
     return facts | sources | {f"and from {Path(o).name}": _source(Path(o)) for o in others}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact.kinds import Facts, IndexManifest, RunManifest, VectorsManifest
 from lmkcli.errors import DataError
 from lmkcli.provenance.lineage import LineageStep
 from lmkcli.system.atomic import atomic_file
@@ -40,13 +41,13 @@ def write(entry: Mapping[str, Any]) -> Path:
 
 def describe_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a log entry, without the parts that are unknown."""
-    steps = [LineageStep(**step) for step in entry["lineage"]]
+    steps = [LineageStep.from_json(step, entry["run"]) for step in entry["lineage"]]
     metadata: dict[str, Any] = {"schema version": SCHEMA, "tag": _tag(Path(entry["run"]))}
     if steps:
-        metadata["platform"] = _platform(steps[-1].facts)
+        metadata["platform"] = _platform(steps[-1].made.facts)
     metadata["research goal"] = {"evaluation": {"reported measures": list(entry["scores"])}}
     if steps:
-        commands = [shell_line("lmk", *step.facts["command"][1:]) for step in steps]
+        commands = [shell_line("lmk", *step.made.facts.command[1:]) for step in steps]
         metadata["implementation"] = {
             "executable": {"cmd": " && ".join(commands)},
             "source": {"lang": ["python"]},
@@ -66,27 +67,28 @@ def _tag(run: Path) -> str:
         return next((line.split()[-1] for line in file if line.strip()), "")
 
 
-def _platform(facts: dict[str, Any]) -> dict[str, Any]:
-    machine, packages = facts["machine"], facts["packages"]
+def _platform(facts: Facts) -> dict[str, Any]:
+    machine = facts.machine
     hardware: dict[str, Any] = {
-        "cpu": {"model": machine.get("cpu", ""), "number of cores": machine.get("cores", 0)}
+        "cpu": {"model": machine["cpu"], "number of cores": machine["cores"] or 0}
     }
-    if machine.get("gpus"):
+    if machine["gpus"]:
         hardware["gpu"] = {"model": machine["gpus"]}
-    libraries = [f"{name}=={version}" for name, version in packages.items()]
+    libraries = [f"{name}=={version}" for name, version in facts.packages.items()]
     return {
-        "hardware": {**hardware, "ram": f"{machine.get('memory', 0) / 1e9:.0f} GB"},
-        "operating system": {"kernel": machine.get("system", "")},
+        "hardware": {**hardware, "ram": f"{machine['memory'] / 1e9:.0f} GB"},
+        "operating system": {"kernel": machine["system"]},
         "software": {
-            "libraries": {"python": [f"python=={facts['python']}", *libraries]},
-            "retrieval toolkit": [f"lmkcli=={facts['lmk']}"],
+            "libraries": {"python": [f"python=={facts.python}", *libraries]},
+            "retrieval toolkit": [f"lmkcli=={facts.lmk}"],
         },
     }
 
 
 def _method(steps: list[LineageStep]) -> dict[str, Any]:
     method: dict[str, Any] = {"automatic": True, "score ties": _TIES}
-    analyses = [step.identity["analysis"] for step in steps if "analysis" in step.identity]
+    indexes = [step.made for step in steps if isinstance(step.made, IndexManifest)]
+    analyses = [made.identity.analysis for made in indexes if made.identity.analysis]
     if analyses:
         names = {"tokenizer": "tokenizer", "stemmer": "stemmer", "stopwords": "stop_words"}
         method["indexing"] = {
@@ -97,24 +99,23 @@ def _method(steps: list[LineageStep]) -> dict[str, Any]:
 
 def _stages(step: LineageStep) -> Iterator[dict[str, Any]]:
     """The stages of the ranking pipeline that a step adds."""
-    name = Path(step.path).name
-    if step.kind == "vectors":
-        side = step.identity["recipe"]["doc"]
-        model = step.facts["models"]["doc"]["model"]
+    name, made = Path(step.path).name, step.made
+    if isinstance(made, VectorsManifest):
+        side = made.identity.recipe.doc.identity()
+        model = made.facts.models.doc.model
         settings = {key: side[key] for key in _RECIPE if side.get(key)}
         yield {"name": name, "method": "dense retrieval", "model": model, **settings}
-    elif step.kind == "index":
-        family, settings = step.identity["family"], step.identity["settings"]
-        of = {"of": Path(step.facts["vectors"]).name} if "vectors" in step.facts else {}
-        yield {"name": name, "method": family, **of, **settings}
-    elif step.kind == "run":
-        yield from _searched(step, name)
+    elif isinstance(made, IndexManifest):
+        of = {"of": Path(made.facts.vectors).name} if made.facts.vectors else {}
+        yield {"name": name, "method": made.identity.family, **of, **made.identity.settings}
+    elif isinstance(made, RunManifest):
+        yield from _searched(made, name)
 
 
-def _searched(step: LineageStep, name: str) -> Iterator[dict[str, Any]]:
+def _searched(made: RunManifest, name: str) -> Iterator[dict[str, Any]]:
     """The fusion and the reranking of a search, if any."""
-    how, call = step.identity["search"], step.operation
-    first = os.path.basename(os.path.normpath(call.get("index") or step.facts["index"]))
+    how, call = made.identity.search, made.facts.operation
+    first = os.path.basename(os.path.normpath(call.get("index") or made.facts.index))
     if "fuse" in how:
         fused = [first, *(os.path.basename(os.path.normpath(p)) for p in call.get("others", []))]
         yield {"name": f"{name} fusion", **how["fuse"], "interpolates": fused}

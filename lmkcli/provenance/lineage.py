@@ -1,18 +1,28 @@
 """Lineage: the steps that made an artifact, sources first, with their records."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import (
+    IndexManifest,
+    Manifest,
+    ModelManifest,
+    OpenMapping,
+    RunManifest,
+    TokensManifest,
+    VectorsManifest,
+    plain,
+)
 from lmkcli.errors import DataError
 from lmkcli.models.folder import TRAINED
 from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.searching import read_manifest
-from lmkcli.spec import manifest
 from lmkcli.spec.operation import named
-from lmkcli.store import outputs, parts
-from lmkcli.store.part_reader import collection_digest, part_summary
+from lmkcli.store import parts
+from lmkcli.store.part_reader import collection_digest
 from lmkcli.system.input_files import file_digest
 
 # Roles of the fields of an operation that may name an input artifact.
@@ -22,13 +32,10 @@ _DEEPEST = 100  # artifacts in a row; lmk makes chains of about ten
 
 @dataclass(frozen=True)
 class LineageStep:
-    """The record of one artifact, as JSON values."""
+    """The record of one artifact."""
 
     path: str
-    kind: str
-    identity: dict[str, Any]
-    execution: dict[str, Any]
-    facts: dict[str, Any]
+    made: Manifest
     digest: str
     """Digest of the contents of the artifact; of the inputs of an index."""
     collection: str
@@ -37,21 +44,33 @@ class LineageStep:
     @property
     def operation(self) -> dict[str, Any]:
         """The record of the operation that made it; empty if it was made by a Python function."""
-        return dict(self.facts.get("operation", {}))
+        return self.made.facts.operation
 
     def resolved(self, name: str) -> str:
         """A path of the command, relative to the working directory of the command."""
-        return os.path.normpath(os.path.join(self.facts.get("directory", ""), name))
+        return os.path.normpath(os.path.join(self.made.facts.directory, name))
 
     @property
     def source(self) -> str:
         """The name of the collection that it was made from, if it is recorded."""
-        named = self.execution.get("source") or self.identity.get("collection") or {}
-        return str(named.get("name") or self.facts.get("collection", ""))
+        made = self.made
+        if isinstance(made, TokensManifest | VectorsManifest):
+            return made.execution.source.name
+        if isinstance(made, IndexManifest) and made.identity.collection:
+            return made.identity.collection.name
+        return made.facts.collection if isinstance(made, RunManifest) else ""
 
     def as_json(self) -> dict[str, Any]:
         """The step in a score log."""
-        return asdict(self)
+        made = {"execution": {}, **plain(self.made)}
+        sections = {name: made[name] for name in ("kind", "identity", "execution", "facts")}
+        return {"path": self.path, **sections, "digest": self.digest, "collection": self.collection}
+
+    @classmethod
+    def from_json(cls, step: OpenMapping, where: str) -> "LineageStep":
+        """Read a step of a score log. Raises DataError, which names `where`, if it is invalid."""
+        made = manifest.from_json(step, f"{where}, {step['path']}")
+        return cls(step["path"], made, step["digest"], step["collection"])
 
 
 def steps(path: Path) -> list[LineageStep]:
@@ -83,51 +102,40 @@ def inputs(step: LineageStep) -> list[str]:
         step.resolved(path) for each in named(step.operation, *INPUTS).values() for path in each
     ]
     if not step.operation:  # a Python function made it: its inputs are among the facts
-        if "vectors" in step.facts:
-            paths.append(os.path.normpath(os.path.join(step.path, step.facts["vectors"])))
-        paths.append(str(step.facts.get("index", "")))
+        made = step.made
+        if isinstance(made, IndexManifest) and made.facts.vectors:
+            paths.append(os.path.normpath(os.path.join(step.path, made.facts.vectors)))
+        if isinstance(made, RunManifest):
+            paths.append(made.facts.index)
     return [path for path in dict.fromkeys(paths) if outputs.is_artifact(Path(path))]
 
 
 def read(path: Path) -> LineageStep:
     """The record of one artifact, and digests of its current contents."""
     if path.is_file():
-        described = read_manifest(path)
-        manifest.check_recorded(described, outputs.sidecar(path))
-        digest, collection = file_digest(path), ""
-    else:
-        described = manifest.read(path)
-        manifest.check_recorded(described, path / manifest.NAME)
-        if described.kind not in ("tokens", "vectors", "index", "model"):
-            raise DataError(
-                f"{path} contains {described.kind}, and {described.kind} have nothing to compare"
-            )
-        digest, collection = _digests(path, described)
-    return LineageStep(
-        str(path),
-        described.kind,
-        described.identity,
-        described.execution,
-        described.facts,
-        digest,
-        collection,
-    )
+        return LineageStep(str(path), read_manifest(path), file_digest(path), "")
+    described = manifest.read(path)
+    return LineageStep(str(path), described, *_digests(path, described))
 
 
-def _digests(path: Path, described: manifest.Manifest) -> tuple[str, str]:
+def _digests(path: Path, described: Manifest) -> tuple[str, str]:
     """The digests of the contents of a folder, and of the documents that it was made from.
 
     DataError for a model before its training has ended.
     """
-    if described.kind == "model":
+    if isinstance(described, ModelManifest):
         if not (path / TRAINED).is_file():
             raise DataError(f"the training of {path} has not ended; run its command again")
         files = sorted(path.rglob("*.safetensors"))
         digests = [[str(file.relative_to(path)), file_digest(file)] for file in files]
         return manifest.digest(digests), ""
-    if described.kind == "index":
-        built = read_built(path)
+    if isinstance(described, IndexManifest):
+        built = read_built(path, described)
         return str(built.get("digest", "")), str(built.get("collection", ""))
-    slices = parts.read_state(path, int(described.execution["shards"])).slices
-    of_parts = [[part_summary(path, p.name)["digest"], p.as_json()[1]] for p in slices]
+    if not isinstance(described, TokensManifest | VectorsManifest):
+        raise DataError(
+            f"{path} contains {described.kind}, and {described.kind} have nothing to compare"
+        )
+    slices = parts.read_state(path, described.execution.shards).slices
+    of_parts = [[parts.part_summary(path, p.name).digest, p.as_json()[1]] for p in slices]
     return manifest.digest(sorted(of_parts)), collection_digest(path, slices)

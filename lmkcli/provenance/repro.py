@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import Facts, OpenMapping, RunManifest, VectorsManifest, plain
 from lmkcli.data.run import Ranking, read_run
 from lmkcli.encoding.verification import TOLERANCE
 from lmkcli.errors import LmkError
 from lmkcli.provenance import lineage
 from lmkcli.provenance.lineage import LineageStep
-from lmkcli.spec import manifest
-from lmkcli.store import outputs
 from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
 from lmkcli.store.vectors import Ragged, Vectors
 
@@ -63,28 +63,30 @@ def _documents(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
 
 def _models(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
     """Rows for each model of the recipe; two sides with the same model are compared once."""
-    if then.kind != "vectors":
+    recorded, made = then.made, now.made
+    if not isinstance(recorded, VectorsManifest) or not isinstance(made, VectorsManifest):
         return
     seen = set()
-    for side in ("doc", "query"):
-        name = str(then.facts["models"][side]["model"])
-        before, after = (step.identity["recipe"][side] for step in (then, now))
-        if name in seen or not before["weights"]:  # imported vectors may have no model
+    for before, after in zip(recorded.recipe.sides, made.recipe.sides, strict=True):
+        name = before.model
+        if name in seen or not before.weights:  # imported vectors may have no model
             continue
         seen.add(name)
-        for part in ("weights", "tokenizer"):
-            why = f"{name} is another model: its {part} have changed"
-            if part == "weights" or before[part] != after[part]:
-                yield _digests(f"{part} of {name}", before[part], after[part], why)
+        why = f"{name} is another model: its weights have changed"
+        yield _digests(f"weights of {name}", before.weights, after.weights, why)
+        if before.tokenizer != after.tokenizer:
+            why = f"{name} is another model: its tokenizer has changed"
+            yield _digests(f"tokenizer of {name}", before.tokenizer, after.tokenizer, why)
 
 
 def _queries(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
     """Rows for the queries of a run, and for the texts of a reranked run."""
-    if then.kind != "run":
+    recorded, made = then.made, now.made
+    if not isinstance(recorded, RunManifest) or not isinstance(made, RunManifest):
         return
-    before, after = then.identity["queries"], now.identity["queries"]
+    before, after = recorded.identity.queries, made.identity.queries
     yield _digests(f"queries of {then.source}", before, after, "the queries have changed")
-    before, after = (step.identity["search"].get("texts", "") for step in (then, now))
+    before, after = (each.identity.search.get("texts", "") for each in (recorded, made))
     if before and after:
         why = "the collection has changed: the documents of the run have other texts"
         yield _digests(f"documents of {then.source}", before, after, why)
@@ -105,39 +107,40 @@ def _settings(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
         name, _, values = line.partition(": ")
         before, _, after = values.partition(" | ")
         why = f"{name} has changed; {_suspects(then, now)}"
-        yield ReproRow(f"{then.kind}: {name}", before, after, False, why)
+        yield ReproRow(f"{then.made.kind}: {name}", before, after, False, why)
 
 
-def _own(step: LineageStep) -> dict[str, Any]:
+def _own(step: LineageStep) -> OpenMapping:
     """The identity without the fields that other rows compare."""
-    chained = _CHAINED.get(step.kind, set())
-    kept = {key: value for key, value in step.identity.items() if key not in chained}
-    if step.kind == "vectors":
+    chained = _CHAINED.get(step.made.kind, set())
+    identity: OpenMapping = plain(step.made.identity)
+    kept = {key: value for key, value in identity.items() if key not in chained}
+    if step.made.kind == "vectors":
         recipe = {side: dict(fields) for side, fields in kept["recipe"].items()}
         for fields in recipe.values():
             del fields["weights"], fields["tokenizer"]
         kept["recipe"] = recipe
-    if step.kind == "tokens":
+    if step.made.kind == "tokens":
         del kept["tokenizer"]
-    if step.kind == "run":
+    if step.made.kind == "run":
         kept["search"] = {key: value for key, value in kept["search"].items() if key != "texts"}
     return kept
 
 
 def _contents(then: LineageStep, now: LineageStep, tolerance: float) -> ReproRow:
-    what = f"{then.kind} {Path(then.path).name}"
+    what = f"{then.made.kind} {Path(then.path).name}"
     if then.digest == now.digest:
         return ReproRow(what, _short(then.digest), _short(now.digest), True)
     row = ReproRow(what, _short(then.digest), _short(now.digest), None)
-    if then.kind == "model":
+    if then.made.kind == "model":
         return row._replace(same=False, why=_weights(Path(then.path), Path(now.path)))
-    if then.kind not in ("vectors", "run"):
+    if then.made.kind not in ("vectors", "run"):
         return row._replace(
-            why=f"the digests differ, and lmk cannot compare artifacts of kind '{then.kind}' by value"
+            why=f"the digests differ, and lmk cannot compare artifacts of kind '{then.made.kind}' by value"
         )
     if not _unchanged(then):
         return row._replace(why="the recorded artifact is missing or has changed")
-    if then.kind == "vectors":
+    if then.made.kind == "vectors":
         return _vectors(row, then, now)
     return _rankings(row, Path(then.path), Path(now.path), tolerance)
 
@@ -181,7 +184,8 @@ def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
         return row._replace(
             same=False, why="the documents, or the numbers of vectors of a document, differ"
         )
-    wanted = TOLERANCE[str(then.execution["dtype"])]
+    assert isinstance(then.made, VectorsManifest)
+    wanted = TOLERANCE[then.made.execution.dtype]
     why = f"least cosine {least:.6f} (at least {wanted} wanted)"
     return row._replace(now=f"cosine {least:.6f}", same=least >= wanted, why=why)
 
@@ -259,11 +263,11 @@ def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) ->
     return rows
 
 
-def versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def versions(then: Facts, now: Facts) -> list[str]:
     """The software with another version: 'torch 2.12.0 then, 2.13.0 now'."""
 
-    def flat(facts: Mapping[str, Any]) -> dict[str, str]:
-        return {"lmk": facts["lmk"], "Python": facts["python"], **facts["packages"]}
+    def flat(facts: Facts) -> dict[str, str]:
+        return {"lmk": facts.lmk, "Python": facts.python, **facts.packages}
 
     before, after = flat(then), flat(now)
     return [
@@ -275,13 +279,13 @@ def versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _suspects(then: LineageStep, now: LineageStep) -> str:
     """Possible reasons for a difference that the recorded inputs do not explain."""
-    changed = versions(then.facts, now.facts)
+    changed = versions(then.made.facts, now.made.facts)
     if changed:
         return "; ".join(["library versions differ", *changed])
-    lines = manifest.json_differences(then.facts["machine"], now.facts["machine"])
-    lines += manifest.json_differences(
-        then.execution.get("attention"), now.execution.get("attention")
-    )
+    lines = manifest.json_differences(then.made.facts.machine, now.made.facts.machine)
+    recorded, made = then.made, now.made
+    if isinstance(recorded, VectorsManifest) and isinstance(made, VectorsManifest):
+        lines += manifest.json_differences(recorded.execution.attention, made.execution.attention)
     if lines:
         return "; ".join(["the machine differs (then | now)", *lines])
     return "the versions and the machine are the same, so nothing recorded explains it"

@@ -10,20 +10,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, NotRequired, TypedDict
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import Facts, OpenMapping
 from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
 from lmkcli.progress import Call
 from lmkcli.provenance import lineage
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Facts
 from lmkcli.spec.values import is_digits
-from lmkcli.store import outputs
 from lmkcli.system.atomic import make_folder, sync
 from lmkcli.system.input_files import (
     MAX_RECORD_LINE,
     bounded_lines,
     check_finite,
+    decode,
     file_digest,
     parse_json,
     validate,
@@ -163,9 +163,9 @@ def read(log: Path) -> list[dict[str, Any]]:
 class _Step(TypedDict):
     path: str
     kind: str
-    identity: dict[str, Any]
-    execution: dict[str, Any]
-    facts: Facts
+    identity: OpenMapping
+    execution: OpenMapping
+    facts: OpenMapping
     digest: str
     collection: str
 
@@ -184,7 +184,7 @@ class _Entry(TypedDict):
     lineage: NotRequired[list[_Step]]
 
 
-class _Repeated(Facts):
+class _Repeated(TypedDict):
     """The fields that are required to reproduce an entry."""
 
     scores: dict[str, float]
@@ -207,15 +207,13 @@ def recorded(entry: dict[str, Any], where: str) -> list[lineage.LineageStep]:
     """The lineage of an entry; DataError if a field is missing that is required to reproduce it."""
     fix = "evaluate the run again"
     validate(entry, _Repeated, where, fix)
-    manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
-    steps = [
-        lineage.LineageStep(**{field: step[field] for field in _Step.__annotations__})
-        for step in entry["lineage"]
-    ]
-    for step in steps:
-        described = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
-        manifest.check_recorded(described, f"{where}, {step.path}")
-    return steps
+    facts(entry, where)
+    return [lineage.LineageStep.from_json(step, where) for step in entry["lineage"]]
+
+
+def facts(entry: dict[str, Any], where: str = "the entry of the log") -> Facts:
+    """The versions, hardware and time of an evaluation; DataError if one of them is missing."""
+    return decode(entry, Facts, where, "evaluate the run again")
 
 
 def pick(spelling: str) -> dict[str, Any]:

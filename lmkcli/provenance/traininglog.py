@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ModelManifest
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
 from lmkcli.system.input_files import bounded_lines, check_finite, int_range, parse_json, validate
 
 Curves = dict[str, list[tuple[float, float]]]
@@ -54,7 +55,7 @@ class _Dev(TypedDict):
 
 def _measure(folder: Path) -> str:
     """The measure of the development sets."""
-    dev = manifest.read(folder, "model").identity.get("dev")
+    dev = manifest.read(folder, ModelManifest).identity.dev
     return validate(dev, _Dev, f"the manifest of {folder}, identity.dev,", _FIX)["measure"]
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
-from lmkcli.spec import manifest
 
 DEPTH = 1000  # minimum number of documents that are retrieved from each fused index
 

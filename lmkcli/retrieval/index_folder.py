@@ -22,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.artifact import Artifact, open_artifact
+from lmkcli.artifact.kinds import IndexIdentity, IndexManifest, WrittenFile, plain
+from lmkcli.artifact.outputs import FILES
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store import outputs
-from lmkcli.store.outputs import FILES
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import LOCK_FILE, atomic_file, sync, sync_tree, temporary_name
 from lmkcli.system.input_files import file_digest, read_json, validate
@@ -58,18 +58,11 @@ class _Built(TypedDict):
     at: str
 
 
-class WrittenFile(NamedTuple):
-    """Size and sha256 of an index file when it was written."""
-
-    size: int
-    sha256: str
-
-
 class BuiltIndex(NamedTuple):
     """A finished index, as it was recorded: its folder, its manifest, and the contents of its built.json."""
 
     folder: Path
-    described: Manifest
+    described: IndexManifest
     built: dict[str, Any]
 
     @property
@@ -84,8 +77,11 @@ class BuiltIndex(NamedTuple):
         return recorded
 
 
-def read_built(folder: Path) -> dict[str, Any]:
-    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged."""
+def read_built(folder: Path, described: IndexManifest | None = None) -> dict[str, Any]:
+    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged.
+
+    `described` is the manifest of the index, if it was read already.
+    """
     path = folder / BUILT
     try:
         built = read_json(path, _Built, _AGAIN)
@@ -97,7 +93,8 @@ def read_built(folder: Path) -> dict[str, Any]:
         )
     of = built["of"]
     validate(of.get("unfinished shards", []), list[int], path, _AGAIN)
-    of_vectors = "vectors" in manifest.read(folder).facts
+    described = described or manifest.read(folder, IndexManifest)
+    of_vectors = bool(described.facts.vectors)
     if not (_OF_VECTORS if of_vectors else {"stamp"}) <= of.keys():
         raise DataError(f"{path} does not record the input of the index; {_AGAIN}")
     return dict(built)
@@ -105,17 +102,17 @@ def read_built(folder: Path) -> dict[str, Any]:
 
 def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
     """Write built.json: the index, with its files in subfolder `at`, is complete. Returns its contents."""
-    digest = _digest(manifest.read(folder).identity, facts, of)
+    digest = _digest(manifest.read(folder, IndexManifest).identity, facts, of)
     built = {**facts, "digest": digest, "of": of, "at": at}
     with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(built, indent=1))
     return built
 
 
-def _digest(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any]) -> str:
+def _digest(identity: IndexIdentity, facts: dict[str, Any], of: dict[str, Any]) -> str:
     """The digest of an index: of its settings and its input."""
     inputs = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
-    return manifest.digest({"identity": identity, "of": inputs})
+    return manifest.digest({"identity": plain(identity), "of": inputs})
 
 
 def write_files(
@@ -150,7 +147,7 @@ def _written_files(folder: Path) -> dict[str, WrittenFile]:
     """Size and digest of each file in a folder, by its path in the folder."""
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
-        name: WrittenFile(path.stat().st_size, file_digest(path))
+        name: manifest.written(path)
         for name, path in sorted(paths.items())
         if path.is_file() and name != FILES
     }
@@ -159,7 +156,7 @@ def _written_files(folder: Path) -> dict[str, WrittenFile]:
 def remove_leftovers(folder: Path, at: str) -> None:
     """Remove the files of replaced indexes and of killed processes; `at` is the current subfolder."""
     kept = {manifest.NAME, BUILT, LOCK_FILE, at}
-    outputs.discard(folder, manifest.read(folder, "index"), kept)
+    outputs.discard(folder, manifest.read(folder, IndexManifest), kept)
 
 
 def check_built(index: BuiltIndex) -> dict[Path, WrittenFile]:
@@ -211,9 +208,9 @@ def check_files(index: BuiltIndex) -> list[WrittenFile]:
     return list(files.values())
 
 
-def finished_index(folder: Path) -> BuiltIndex:
+def finished_index(opened: Path | Artifact[IndexManifest]) -> BuiltIndex:
     """Read the record of an index. Raises DataError if it is not finished, or if its record is damaged."""
-    described = manifest.read(folder, "index")
-    if not (built := read_built(folder)):
-        raise DataError(f"{folder} is not complete; run its index command again")
-    return BuiltIndex(folder, described, built)
+    index = open_artifact(opened, IndexManifest)
+    if not (built := read_built(index.folder, index.manifest)):
+        raise DataError(f"{index.folder} is not complete; run its index command again")
+    return BuiltIndex(index.folder, index.manifest, built)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexedCollection
 from lmkcli.data.collection import Collection, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Report
@@ -20,11 +22,9 @@ from lmkcli.retrieval.dense.rows import (
     still_live,
 )
 from lmkcli.retrieval.index_folder import BuiltIndex
-from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
 from lmkcli.store.vectors import StoredVectors
-from lmkcli.system.input_files import validate
 
 AnyVectors = TypeVar("AnyVectors", bound=StoredVectors)
 
@@ -40,10 +40,10 @@ class IndexInput(Protocol):
     def collection(self) -> Collection | None: ...
 
     def identity(self) -> dict[str, Any]:
-        """Return what identifies the input in the identity of an index, as JSON values."""
+        """Return the fields of IndexIdentity that identify the input."""
 
     def facts(self, folder: Path) -> dict[str, Any]:
-        """Return what the manifest of the index in `folder` says about the location of the input."""
+        """Return the fields of IndexFacts about the location of the input of the index in `folder`."""
 
     def record(self, numbering: list[NumberedPart] | None = None) -> dict[str, Any]:
         """Return the state of the input, for the field `of` of built.json.
@@ -71,7 +71,8 @@ class CollectionInput:
 
     def identity(self) -> dict[str, Any]:
         """Return the name and the settings of the collection."""
-        return {"collection": {"name": self.collection.name, "settings": self.collection.settings}}
+        named = IndexedCollection(name=self.collection.name, settings=self.collection.settings)
+        return {"collection": named}
 
     def facts(self, folder: Path) -> dict[str, Any]:
         """Return nothing: the identity contains the name."""
@@ -143,7 +144,7 @@ class VectorsInput(Generic[AnyVectors]):
 
     def identity(self) -> dict[str, Any]:
         """Return the recipe of the vectors."""
-        return {"recipe": self.vectors.recipe.identity()}
+        return {"recipe": self.vectors.recipe}
 
     def facts(self, folder: Path) -> dict[str, Any]:
         """Return the location of the vectors, relative to the index."""
@@ -209,9 +210,7 @@ def indexed_vectors(kind: type[AnyVectors], index: BuiltIndex, moved: str) -> An
     Raises DataError if they are missing, and Mismatch if they are other vectors.
     """
     folder, of = index.folder, index.of
-    recorded = index.described.facts.get("vectors")
-    validate(recorded, str, f"the location of the vectors of {folder}", "build it again")
-    path = Path(moved) if moved else folder / str(recorded)
+    path = Path(moved) if moved else folder / index.described.facts.vectors
     if not (path / manifest.NAME).exists():
         raise DataError(
             f"the vectors of {folder} are not at {path}; give their location with --vectors"
@@ -234,7 +233,7 @@ def notes_of(index: BuiltIndex, vectors: StoredVectors) -> tuple[str, ...]:
             f"{index.folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not "
             "finished."
         )
-    if type(vectors).open_incomplete(vectors.folder).digest() != vectors.digest():
+    if type(vectors).open_incomplete(vectors.artifact).digest() != vectors.digest():
         notes.append(
             f"{index.folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the "
             "index searches the vectors that it was built from. Update it with its index command and "

@@ -20,6 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexFacts, IndexIdentity, IndexManifest
+from lmkcli.artifact.outputs import rollback_on_error
+from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
@@ -28,16 +32,13 @@ from lmkcli.retrieval.engine import AnyInput, Engine, engine_of, family_of
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import (
     BuiltIndex,
+    finished_index,
     read_built,
     remove_leftovers,
     write_built,
     write_files,
 )
 from lmkcli.retrieval.index_input import CannotAppend
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards, shards_folder
 from lmkcli.system.atomic import LOCK_FILE, atomic_file, locked
 
 COMMON, SHARD = "common.index", "shard.index"  # what all shards share, and the file of each shard
@@ -100,10 +101,11 @@ class IndexJob(Generic[AnyInput]):
         return self.given.collection
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> IndexIdentity:
         """The settings and the input that determine the index. Raises UsageError for invalid settings."""
         family = family_of(self.engine.kind)
-        return {"family": family, **self.engine.identity(self.folder), **self.given.identity()}
+        settings = self.engine.identity(self.folder)
+        return IndexIdentity(family=family, **settings, **self.given.identity())
 
     def build(self, report: Report = Report()) -> dict[str, Any]:
         """Build the index, or join its shards, and return its facts. A finished index is kept.
@@ -131,7 +133,7 @@ class IndexJob(Generic[AnyInput]):
             with self._lock():
                 if not (built := read_built(self.folder)):
                     return IndexUpdate(self._build(report), "built")
-                index = BuiltIndex(self.folder, manifest.read(self.folder), built)
+                index = finished_index(self.folder)
                 remove_leftovers(self.folder, built["at"])
                 complete = self.engine.is_complete(self.given, index)
                 if complete and self.given.is_unchanged(index.of):
@@ -144,8 +146,8 @@ class IndexJob(Generic[AnyInput]):
 
     def _claim(self, report: Report) -> None:
         """Make the folder an index with this identity, or raise Mismatch if it is another index."""
-        facts = {**manifest.environment(report.call), **self.given.facts(self.folder)}
-        manifest.claim(self.folder, Manifest("index", self.identity, facts=facts))
+        facts = IndexFacts(**manifest.environment(report.call), **self.given.facts(self.folder))
+        manifest.claim(self.folder, IndexManifest(identity=self.identity, facts=facts))
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -251,7 +253,7 @@ class IndexJob(Generic[AnyInput]):
         paths = [shards.path(each, SHARD) for each in range(shards.count)]
 
         def join(where: Path) -> dict[str, Any]:
-            return self.engine.join(self.given, shards.folder / COMMON, paths, where, self.apart)
+            return self.engine.join(self.given, shards.shared(COMMON), paths, where, self.apart)
 
         facts, at = write_files(self.folder, "", join)
         return self._record(facts, self.given.record(), at)
@@ -265,4 +267,4 @@ class IndexJob(Generic[AnyInput]):
     @property
     def _shards_identity(self) -> dict[str, Any]:
         state = self.given.record()
-        return {"settings": self.identity["settings"], "vectors": state["vectors"]}
+        return {"settings": self.identity.settings, "vectors": state["vectors"]}

@@ -4,12 +4,16 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
+from lmkcli.artifact.artifact import Artifact, open_artifact
+from lmkcli.artifact.kinds import IndexManifest, Manifest, VectorsManifest, recorded_recipe
 from lmkcli.data.collection import Collection, Doc, Query
 from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
@@ -34,8 +38,6 @@ from lmkcli.retrieval.index_folder import (
 )
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.spec import manifest
-from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.codes import is_sparse
 
 
@@ -49,13 +51,27 @@ class Stages:
     rerank_model: str | None = None  # a cross-encoder
     reranking: RerankSettings = field(default_factory=RerankSettings)
 
+    @cached_property
+    def artifacts(self) -> dict[Path, Artifact[Manifest]]:
+        """The artifacts among the stages, opened once. Runs and indexes of other tools are missing."""
+        paths = [*self.paths, *([self.rerank] if self.rerank is not None else [])]
+        return {
+            path: open_artifact(path, VectorsManifest, IndexManifest)
+            for path in paths
+            if (path / manifest.NAME).is_file()
+        }
+
+    def opened(self, path: Path) -> Path | Artifact[Manifest]:
+        """Return the opened artifact at a path, or the path if there is none."""
+        return self.artifacts.get(path, path)
+
 
 def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | None = None) -> Index:
     """Open the stages as one index. `texts` provides the documents of runs, which a cross-encoder reads."""
     parts = open_all(stages, settings, texts)
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
     if stages.rerank is not None:
-        reranker = _open_reranker(stages.rerank, settings)
+        reranker = _open_reranker(stages.opened(stages.rerank), settings)
         return RerankedIndex(index, reranker, stages.reranking)
     if stages.rerank_model is not None:
         if texts is None and all(path.is_file() for path in stages.paths):
@@ -68,15 +84,16 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
     return index
 
 
-def _open_reranker(folder: Path, settings: OpenSettings) -> Reranker:
+def _open_reranker(vectors: Path | Artifact[Manifest], settings: OpenSettings) -> Reranker:
     """Open vectors, dense or sparse, that rerank."""
-    if is_sparse(manifest.read(folder, "vectors")):
+    opened = open_artifact(vectors, VectorsManifest)
+    if is_sparse(opened.manifest):
         from lmkcli.retrieval.sparse.sparse_reranker import SparseReranker  # imports torch
 
-        return SparseReranker(folder, settings)
+        return SparseReranker(opened, settings)
     from lmkcli.retrieval.dense.vector_reranker import VectorReranker
 
-    return VectorReranker(folder, settings)
+    return VectorReranker(opened, settings)
 
 
 def open_all(
@@ -87,7 +104,7 @@ def open_all(
     Raises UsageError for a setting without an effect on any of them, and for an index that is named twice.
     """
     _check_distinct(stages.paths)
-    names = [_setting_names(path) for path in stages.paths]
+    names = [_setting_names(path, stages) for path in stages.paths]
     only_chunks = len(names) == 1 or all("level" in own for own in names)
     if settings.level == "chunk" and (stages.rerank or not only_chunks):
         raise UsageError(
@@ -99,7 +116,11 @@ def open_all(
     used = set().union(*names, _reranker_setting_names(stages))
     defaults: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in used}
     return [
-        _open(path, replace(settings, **{name: defaults[name] for name in used - own}), texts)
+        _open(
+            stages.opened(path),
+            replace(settings, **{name: defaults[name] for name in used - own}),
+            texts,
+        )
         for path, own in zip(stages.paths, names, strict=True)
     ]
 
@@ -108,26 +129,28 @@ def _reranker_setting_names(stages: Stages) -> set[str]:
     """The settings that have an effect on the reranker."""
     if stages.rerank_model is not None:
         return {"trust_remote_code"}
-    return _setting_names(stages.rerank).difference(SEARCH) if stages.rerank is not None else set()
-
-
-def _setting_names(path: Path) -> set[str]:
-    """The settings that have an effect on the index or run at `path`."""
-    if foreign_engine(path):
-        return set(LEXICAL)
-    if not (path / manifest.NAME).is_file():
+    if stages.rerank is None:
         return set()
-    described = manifest.read(path, "vectors", "index")
-    if "recipe" not in described.identity:
-        chunked = described.identity["settings"].get("unit") == "chunk"
+    return _setting_names(stages.rerank, stages).difference(SEARCH)
+
+
+def _setting_names(path: Path, stages: Stages) -> set[str]:
+    """The settings that have an effect on the index or run at `path`."""
+    if path not in stages.artifacts:
+        return set(LEXICAL) if foreign_engine(path) else set()
+    described = stages.artifacts[path].manifest
+    if isinstance(described, IndexManifest) and described.identity.recipe is None:
+        chunked = described.identity.settings.get("unit") == "chunk"
         return {"level"} if chunked else set(LEXICAL)
-    unit = described.identity["recipe"]["doc"].get("unit", EncoderConfig.unit)
-    several = SEVERAL if unit != "doc" else ()
+    recipe = recorded_recipe(described)
+    several = SEVERAL if recipe and recipe.doc.unit != "doc" else ()
     return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
 
 
-def _open(path: Path, settings: OpenSettings, texts: Collection | None) -> Index:
-    if not path.is_file():
+def _open(
+    path: Path | Artifact[Manifest], settings: OpenSettings, texts: Collection | None
+) -> Index:
+    if isinstance(path, Artifact) or not path.is_file():
         return open_index(path, settings)
     settings.refuse("a run", *DENSE, *LEXICAL)
     return RunIndex(path, texts)
@@ -140,38 +163,39 @@ def _check_distinct(paths: Sequence[Path]) -> None:
         raise UsageError("--with names an index twice; a fusion needs different indexes")
 
 
-def open_index(folder: Path, settings: OpenSettings) -> Index:
+def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Index:
     """Open an index, vectors (exact search), or the index of another tool.
 
     Raises DataError for anything else.
     """
-    if engine := foreign_engine(folder):
-        foreign: Index = catalog.INDEXES.load(engine).open_foreign(folder, settings)
+    if isinstance(given, Path) and (engine := foreign_engine(given)):
+        foreign: Index = catalog.INDEXES.load(engine).open_foreign(given, settings)
         return foreign
-    described = manifest.read(folder, "vectors", "index")
-    if described.kind == "vectors":
+    opened: Artifact[Manifest] = open_artifact(given, VectorsManifest, IndexManifest)
+    if not isinstance(opened.manifest, IndexManifest):
         settings.refuse("vectors", *SEARCH, *LEXICAL)
-        if is_sparse(described):
+        vectors = open_artifact(opened, VectorsManifest)
+        if is_sparse(vectors.manifest):
             from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors  # imports torch
 
-            return open_sparse_vectors(folder, settings)
+            return open_sparse_vectors(vectors, settings)
         from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
 
-        return open_vectors(folder, settings)
-    index = finished_index(folder)
+        return open_vectors(vectors, settings)
+    index = finished_index(open_artifact(opened, IndexManifest))
     try:
         return _open_built(index, settings)
     except DataError:
-        if read_built(folder) == index.built:
+        if read_built(index.folder, index.described) == index.built:
             raise
-        return open_index(folder, settings)  # an update replaced the files just now
+        return open_index(index.folder, settings)  # an update replaced the files just now
 
 
 def _open_built(index: BuiltIndex, settings: OpenSettings) -> Index:
     """Open an index that `lmk index` built, with the settings that it records."""
-    engine = engine_of(index.described.identity["family"])
+    engine = engine_of(index.described.identity.family)
     (check_files if engine.digests_on_open else check_built)(index)
-    recorded = engine.recorded(index.described.identity["settings"], index.folder)
+    recorded = engine.recorded(index.described.identity.settings, index.folder)
     return recorded.open_index(index, settings)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.retrieval.fusion import SCALES
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.spec import manifest
 
 
 class Scorer(Protocol):

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import structs
+
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import RunFacts, RunIdentity, RunManifest
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run, write_runs
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Note, Progress, mute
 from lmkcli.retrieval.index import Index
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.hardware import anonymous_memory, release_memory
 from lmkcli.system.output_streams import is_stream
@@ -127,20 +128,23 @@ def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
         yield first, queries[first : first + QUERIES_AT_ONCE]
 
 
-def run_manifest(index: Index, spelling: str, queries: list[Query], k: int, call: Call) -> Manifest:
+def run_manifest(
+    index: Index, spelling: str, queries: list[Query], k: int, call: Call
+) -> RunManifest:
     """Return the manifest of a run. Its identity is the index, the queries and the depth `k`."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
     info = index.info
-    identity = {"index": info.digest, "search": info.search, "queries": digest, "k": k}
-    facts = {
-        **manifest.environment(call),
-        "collection": open_collection(spelling).name,
-        "index": info.path,
-    }
-    return Manifest("run", identity, facts=facts)
+    return RunManifest(
+        identity=RunIdentity(index=info.digest, search=info.search, queries=digest, k=k),
+        facts=RunFacts(
+            **manifest.environment(call),
+            collection=open_collection(spelling).name,
+            index=info.path,
+        ),
+    )
 
 
-def is_done(path: Path, wanted: Manifest) -> bool:
+def is_done(path: Path, wanted: RunManifest) -> bool:
     """Return whether `path` is already this run; a stream never is.
 
     Raises Mismatch if the file is another run, and DataError if the name of its manifest is taken by another
@@ -161,18 +165,13 @@ def is_done(path: Path, wanted: Manifest) -> bool:
     return True
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> RunManifest:
     """Read the manifest of a run. Raises DataError if it is missing or of another kind."""
     sidecar = outputs.sidecar(path)
     try:
-        described = manifest.read_file(sidecar)
+        return manifest.read_file(sidecar, RunManifest)
     except FileNotFoundError:
         raise DataError(f"{path} has no manifest {sidecar.name} next to it") from None
-    if described.kind != "run":
-        raise DataError(
-            f"{sidecar} is the manifest of {described.kind}, not of a run; search again"
-        )
-    return described
 
 
 def cut_note(cut: int, queries: int) -> str:
@@ -199,7 +198,7 @@ class RunCounts(NamedTuple):
         return RunCounts(*map(sum, zip(self, piece, strict=True)))
 
 
-def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
+def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:
     """Write a run, piece by piece, and return its counts.
 
     The manifest, with the number of queries that were cut, is written just before the run gets its name. An
@@ -218,13 +217,13 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
             yield run
             counts = counts.add(run)
         if not stream:
-            facts = {**described.facts, "cut_queries": counts.cut}
-            _write_manifest(path, replace(described, facts=facts))
+            facts = structs.replace(described.facts, cut_queries=counts.cut)
+            _write_manifest(path, structs.replace(described, facts=facts))
 
     write_runs(path, counting())
     return counts
 
 
-def _write_manifest(path: Path, described: Manifest) -> None:
+def _write_manifest(path: Path, described: RunManifest) -> None:
     with atomic_file(outputs.sidecar(path)) as temporary:
         temporary.write_text(manifest.as_text(described), "utf-8", "surrogatepass")

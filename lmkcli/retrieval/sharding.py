@@ -19,6 +19,8 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.kinds import RunIdentity
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.encoding.encoder import AnyRagged
@@ -28,7 +30,6 @@ from lmkcli.retrieval.dense.vector_search import Division, PieceLayout, RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
 from lmkcli.retrieval.index import Divisible, Index
 from lmkcli.retrieval.searching import MemoryBudget, batches, parts
-from lmkcli.store.shards import Shards
 from lmkcli.system.atomic import atomic_file
 
 
@@ -50,7 +51,7 @@ class ShardedSearch(Generic[AnyRagged]):
         self._division: Division[AnyRagged] = division
         self._queries, self._k = queries, min(k, division.rows)
 
-    def claim(self, output: Path, identity: dict[str, Any], count: int, call: Call) -> Shards:
+    def claim(self, output: Path, identity: RunIdentity, count: int, call: Call) -> Shards:
         """Start or join the shards of a run. Raises Mismatch if the shards of another run exist."""
         pieces = [_piece(first) for first, _ in batches(self._queries)]
         return Shards.claim(output, identity, count, pieces, call)

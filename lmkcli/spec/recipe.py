@@ -7,7 +7,7 @@ model.
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from lmkcli.errors import DataError, UsageError
+from lmkcli.errors import DataError
 from lmkcli.spec.settings import Flag, Settings, TrustRemoteCode
 from lmkcli.spec.values import (
     FULL,
@@ -18,7 +18,7 @@ from lmkcli.spec.values import (
     Overlap,
     Window,
 )
-from lmkcli.system.input_files import int_range, validate
+from lmkcli.system.input_files import int_range
 
 Similarity = Literal["cosine", "dot"]
 Positions = Annotated[int, int_range(1, 1 << 31)]
@@ -31,7 +31,6 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
-_AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
     *(("sum_windows", False), ("top_terms", 0), ("static", False)),
@@ -53,12 +52,12 @@ Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]
 class EncoderConfig:
     """The settings that determine the vectors of one side.
 
-    Fields with compare=False only locate the model.
+    Fields with compare=False only locate the model. The artifact records them among its facts.
     """
 
-    model: str = field(compare=False)  # folder or hub name; the digests below identify it
     weights: str  # digest of weights, configuration and modules
     tokenizer: str  # digest of the tokenizer's files
+    model: str = field(default="", compare=False)  # folder or hub name; the digests identify it
     revision: str = field(default="", compare=False)  # commit of a hub model
     trust_remote_code: bool = False
     prompt: str = ""
@@ -79,7 +78,8 @@ class EncoderConfig:
     # rules (`make_placer`)
     landmark_token: Number | None = None
     prefix_token: Number | None = None  # late interaction: the token after CLS that marks the side
-    context: str = ""  # text before each chunk: 'title', 'headings' or 'field:NAME'
+    # text before each chunk: 'title', 'headings' or 'field:NAME'
+    context: str = ""
     skip: tuple[Number, ...] = ()  # late interaction: token ids without a vector (punctuation)
     # late interaction: the token that fills queries up, and is scored
     expansion: Number | None = None
@@ -94,6 +94,10 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
             object.__setattr__(self, name, kind(getattr(self, name)))
+        if self.unit not in UNITS:
+            raise ValueError(f"the unit {self.unit!r} is not one of {', '.join(UNITS)}")
+        if self.context not in ("", "title", "headings") and not self.context.startswith("field:"):
+            raise ValueError(f"the context {self.context!r} is not title, headings or field:NAME")
         try:
             self.prompt.encode()
         except UnicodeEncodeError:
@@ -116,9 +120,21 @@ class EncoderConfig:
         """The splitter of texts before tokenization: 'sentence', 'given' or empty."""
         return self.gran.splitter
 
-    def tokens_identity(self) -> dict[str, Any]:
-        """The settings that determine token ids: tokenizer, prompt and splitter."""
-        return {"tokenizer": self.tokenizer, "prompt": self.prompt, "splitter": self.splitter}
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """Where a model was found: a folder or a hub name, and the commit of a hub model."""
+
+    model: str
+    revision: str
+
+
+@dataclass(frozen=True)
+class ModelLocations:
+    """The locations of the models of both sides. They are facts, so lmk does not compare them."""
+
+    doc: ModelLocation
+    query: ModelLocation
 
 
 @dataclass(frozen=True)
@@ -128,23 +144,24 @@ class Recipe:
     doc: EncoderConfig
     query: EncoderConfig
 
+    @property
+    def sides(self) -> tuple[EncoderConfig, EncoderConfig]:
+        """The side of documents and the side of queries."""
+        return self.doc, self.query
+
     def identity(self) -> dict[str, Any]:
-        """The compared fields of both sides."""
+        """The compared fields of both sides, as JSON values."""
         return {"doc": self.doc.identity(), "query": self.query.identity()}
 
-    def located(self) -> dict[str, Any]:
-        """The locations of the models. They are facts, so lmk does not compare them."""
-        return {
-            "doc": {"model": self.doc.model, "revision": self.doc.revision},
-            "query": {"model": self.query.model, "revision": self.query.revision},
-        }
+    def located(self) -> ModelLocations:
+        """The locations of the models."""
+        return ModelLocations(*(ModelLocation(side.model, side.revision) for side in self.sides))
 
-    @classmethod
-    def read(cls, identity: dict[str, Any], located: dict[str, Any]) -> "Recipe":
-        """Read a recipe from its recorded `identity` and `located`."""
-        return cls(
-            doc=_encoder_config(identity["doc"], located["doc"]),
-            query=_encoder_config(identity["query"], located["query"]),
+    def located_at(self, models: ModelLocations) -> "Recipe":
+        """The same recipe with these locations of its models."""
+        return Recipe(
+            replace(self.doc, model=models.doc.model, revision=models.doc.revision),
+            replace(self.query, model=models.query.model, revision=models.query.revision),
         )
 
     def moved(self, model: str) -> "Recipe":
@@ -152,26 +169,6 @@ class Recipe:
         return replace(
             self, doc=replace(self.doc, model=model), query=replace(self.query, model=model)
         )
-
-
-def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> EncoderConfig:
-    given = {**identity, **located}
-    for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
-        try:
-            if type(value := given.get(name, kind())) in (str, int):
-                given[name] = kind(value)
-        except (UsageError, TypeError):
-            raise DataError(
-                f"the recipe of the manifest has the {name} {value!r}; {_AGAIN}"
-            ) from None
-    validate(given, EncoderConfig, "the recipe of the manifest", _AGAIN)
-    unit = given.get("unit", EncoderConfig.unit)
-    if unit not in UNITS:
-        raise DataError(f"the recipe of the manifest has the unit {unit!r}; {_AGAIN}")
-    context = given.get("context", "")
-    if context not in ("", "title", "headings") and not context.startswith("field:"):
-        raise DataError(f"the recipe of the manifest has the context {context!r}; {_AGAIN}")
-    return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Artifacts on disk: parts, vectors, tokens, and shards of outputs."""
+"""Artifacts in parts: documents, vectors and tokens."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.spec.manifest import Manifest
+from lmkcli.artifact.kinds import Manifest, VectorsManifest
 from lmkcli.store.parts import ArrayTypes
 
 VECTORS, SCALES = "vectors", "scales"
@@ -20,7 +20,7 @@ SPARSE = "sparse"  # the dtype of sparse vectors in a manifest (sparse.py); they
 
 def is_sparse(described: Manifest) -> bool:
     """Return whether a manifest describes sparse vectors."""
-    return bool(described.execution.get("store_dtype") == SPARSE)
+    return isinstance(described, VectorsManifest) and described.execution.store_dtype == SPARSE
 
 
 class Storage(Protocol):

@@ -3,18 +3,18 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import CollectionDigest, Doc
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.parts import PartName, PartSlice
-from lmkcli.system.input_files import check_finite, read_json, text_like
+from lmkcli.store.parts import PartName, PartSlice, part_summary
+from lmkcli.system.input_files import check_finite
 
 HASHED_ROWS = 1 << 16  # rows of an array that are hashed at once
 _FIX = f"delete this part and {parts.MAKE_AGAIN}"
@@ -88,40 +88,6 @@ class Counts:
         self.context_lost += row.context_lost
 
 
-class PartSummary(TypedDict):
-    """The file part.json: the fields of Counts, and these.
-
-    collection: the digest of the documents. bytes: the size of texts and arrays.
-    digest: the digest of everything in the part.
-    """
-
-    docs: int
-    tokens: int
-    lost: int
-    cut: int
-    empty: int
-    vectors: int
-    context_tokens: NotRequired[int]
-    context_lost: NotRequired[int]
-    collection: Annotated[str, text_like(r"^[0-9]{1,18}:[0-9a-f]{1,64}$")]
-    bytes: NotRequired[int]
-    digest: str
-
-
-def part_summary(folder: Path, name: PartName) -> PartSummary:
-    """Return the part.json of a part. Raises DataError if it is missing, or belongs to other rows."""
-    path = folder / parts.PARTS / str(name) / "part.json"
-    try:
-        summary = read_json(path, PartSummary, _FIX)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); {_FIX}") from None
-    if summary["docs"] != name.stop - name.start:
-        raise DataError(
-            f"{path} records {summary['docs']} documents, but its part has {name.stop - name.start}; {_FIX}"
-        )
-    return summary
-
-
 def doc_table(folder: Path, name: PartName) -> DocTable:
     """Return the documents of a part. Raises DataError for a damaged table, or a wrong number of rows."""
     return DocTable(folder / parts.PARTS / str(name) / "docs.parquet", name.stop - name.start)
@@ -134,7 +100,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
         summary = part_summary(folder, piece.name)
         if not piece.deleted:
             for name in vars(total):
-                setattr(total, name, getattr(total, name) + summary.get(name, 0))
+                setattr(total, name, getattr(total, name) + getattr(summary, name))
             continue
         table = doc_table(folder, piece.name)
         names = ["tokens", "lost", "vectors"]
@@ -150,7 +116,7 @@ def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
     digests = []
     for piece in slices:
         if not piece.deleted:
-            digests.append(str(part_summary(folder, piece.name)["collection"]))
+            digests.append(part_summary(folder, piece.name).collection)
             continue
         digest = CollectionDigest()
         hashes = doc_table(folder, piece.name).hashes()
@@ -173,7 +139,7 @@ def check_part(folder: Path, name: PartName) -> None:
             collection.add(row.hash)
     hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
     computed = manifest.digest({"arrays": hashes, "collection": str(collection)})
-    if computed != part_summary(folder, name)["digest"]:
+    if computed != part_summary(folder, name).digest:
         raise DataError(
             f"{path} has changed since it was written (its digest differs); restore it from a copy, or "
             f"delete it and {parts.MAKE_AGAIN}"

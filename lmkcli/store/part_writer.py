@@ -20,21 +20,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import plain
+from lmkcli.artifact.manifest import digest
+from lmkcli.artifact.outputs import PART_FILE
 from lmkcli.data.collection import Collection, CollectionDigest, Shard
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import digest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.part_reader import Counts, doc_table
-from lmkcli.store.parts import PARTS, UPDATES, ArrayTypes, PartName, PartSlice
+from lmkcli.store.parts import (
+    PARTS,
+    SUMMARY,
+    UPDATES,
+    ArrayTypes,
+    PartName,
+    PartSlice,
+    PartSummary,
+)
 from lmkcli.system.atomic import in_use, is_abandoned, make_folder, process_mark, sync, sync_tree
 
 PART_BYTES = 256 << 20
 PART_SECONDS = 300.0  # a killed job loses at most the work of this time, or PART_BYTES
 ABANDONED_SECONDS = 3600.0  # a growing part of another machine without changes for so long
-_FILES = re.compile(r"[a-z_]+\.npy|docs\.parquet|part\.json")  # the files of a part
+_FILES = re.compile(PART_FILE, re.ASCII)
 
 
 # Folders of parts: created under a temporary name, published by a rename, removed in the end.
@@ -291,11 +301,15 @@ class PartBuilder:
         for appender in self._arrays.values():
             appender.close()
         self._docs.close()
-        summary = {**self._counts.as_json(), "collection": str(self._collection)}
-        summary["bytes"] = self.bytes
         hashes = {stem: value.hexdigest() for stem, value in self._hashes.items()}
-        summary["digest"] = digest({"arrays": hashes, "collection": str(self._collection)})
-        (self._growing / "part.json").write_text(json.dumps(summary, indent=1))
+        summary = PartSummary(
+            **vars(self._counts),
+            collection=str(self._collection),
+            bytes=self.bytes,
+            arrays=hashes,
+            digest=digest({"arrays": hashes, "collection": str(self._collection)}),
+        )
+        (self._growing / SUMMARY).write_text(json.dumps(plain(summary), indent=1))
         publish_part(self._growing, PartName(self._shard, self._start, self.stop))
 
     def abandon(self) -> None:

@@ -23,21 +23,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import Origin, Section, plain
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
 from lmkcli.system.atomic import atomic_file, make_folder
-from lmkcli.system.input_files import read_json
+from lmkcli.system.input_files import read_struct, text_like
 
 # The arrays of a part by name: the dtype, and the shape after the first axis.
 ArrayTypes = Mapping[str, tuple[str, tuple[int, ...]]]
 
-PARTS, DONE, GENERATION = "parts", "done", "generation.json"
+PARTS, DONE, GENERATION, SUMMARY = "parts", "done", "generation.json", "part.json"
 MAKE_AGAIN = "repeat the command that made its folder (lmk show prints it)"  # after damage
 
 # the shard of parts that updates and compactions wrote; its row numbers always grow
@@ -205,14 +207,14 @@ def _read_shards(folder: Path, shards: int) -> ArtifactState:
     for number in range(shards):
         shard = Shard(number, shards)
         done = _done(folder, shard)
-        _check_digests(folder, done.get("digests", {}) if done else {})
-        mine = cover([n for n in names if str(n) in done["parts"]] if done else names, shard)
+        _check_digests(folder, done.parts if done else {})
+        mine = cover([n for n in names if str(n) in done.parts] if done else names, shard)
         slices += mine
         if done is None:
             unfinished.append(number)
-        elif covered_rows(mine) != done["rows"]:
+        elif covered_rows(mine) != done.rows:
             raise DataError(
-                f"{folder}: shard {number}/{shards} should have {done['rows']} rows and has "
+                f"{folder}: shard {number}/{shards} should have {done.rows} rows and has "
                 f"{covered_rows(mine)}, so a part is missing; delete {done_path(folder, shard)} and run the "
                 "same command again"
             )
@@ -227,7 +229,7 @@ def done_path(folder: Path, shard: Shard) -> Path:
 def done_rows(folder: Path, shard: Shard) -> int | None:
     """Return the number of rows of a finished shard, or None if it is unfinished."""
     done = _done(folder, shard)
-    return int(done["rows"]) if done else None
+    return done.rows if done else None
 
 
 def is_finished(folder: Path, shard: Shard) -> bool:
@@ -238,20 +240,19 @@ def is_finished(folder: Path, shard: Shard) -> bool:
 def skipped_count(folder: Path, shards: int) -> int:
     """Return the number of files or rows that the finished shards left out."""
     done = (_done(folder, Shard(number, shards)) for number in range(shards))
-    return sum(each.get("skipped", 0) for each in done if each)
+    return sum(each.skipped for each in done if each)
 
 
-class _Done(TypedDict):
+class _Done(Section, frozen=True, kw_only=True):
     rows: int
-    parts: list[str]
-    digests: NotRequired[dict[str, str]]  # by the names of the parts
-    skipped: NotRequired[int]  # files or rows of the source that could not be read
+    parts: dict[str, str]  # their digests by their names
+    skipped: int = 0  # files or rows of the source that could not be read
 
 
 def _done(folder: Path, shard: Shard) -> _Done | None:
     path = done_path(folder, shard)
     try:
-        return read_json(path, _Done, f"delete {path} and {MAKE_AGAIN}")
+        return read_struct(path, _Done, f"delete {path} and {MAKE_AGAIN}")
     except FileNotFoundError:
         return None
 
@@ -268,37 +269,59 @@ def mark_done(folder: Path, shard: Shard, rows: int, skipped: int = 0) -> None:
     if path.exists():
         return
     make_folder(path.parent)
-    slices = cover(list_parts(folder), shard)
-    names = [str(piece.name) for piece in slices]
-    done = {"rows": rows, "parts": names, "digests": _digests(folder, slices)}
-    done |= {"skipped": skipped} if skipped else {}
+    digests = _digests(folder, cover(list_parts(folder), shard))
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(done))
+        done = _Done(rows=rows, parts=digests, skipped=skipped)
+        temporary.write_text(json.dumps(plain(done)))
 
 
-class _Part(TypedDict):
+class PartSummary(Section, frozen=True, kw_only=True):
+    """The file part.json: how much a part contains, and what it is.
+
+    docs … context_lost: the fields of Counts. collection: the digest of the documents. bytes: the size of its
+    texts and arrays. arrays: the sha256 of the numbers of each array. digest: of arrays and collection.
+    """
+
+    docs: int
+    tokens: int = 0
+    lost: int = 0
+    cut: int = 0
+    empty: int = 0
+    vectors: int = 0
+    context_tokens: int = 0
+    context_lost: int = 0
+    collection: Annotated[str, text_like(r"^[0-9]{1,18}:[0-9a-f]{1,64}$")]
+    bytes: int
+    arrays: dict[str, str]
     digest: str
+
+
+def part_summary(folder: Path, name: PartName) -> PartSummary:
+    """Return the part.json of a part. Raises DataError if it is missing, or belongs to other rows."""
+    path = folder / PARTS / str(name) / SUMMARY
+    fix = f"delete this part and {MAKE_AGAIN}"
+    try:
+        summary = read_struct(path, PartSummary, fix)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {fix}") from None
+    if summary.docs != name.stop - name.start:
+        raise DataError(
+            f"{path} records {summary.docs} documents, but its part has {name.stop - name.start}; {fix}"
+        )
+    return summary
 
 
 def _digests(folder: Path, slices: list[PartSlice]) -> dict[str, str]:
     """Return the digest of each part by name, as its part.json records it."""
-    return {str(piece.name): _digest(folder, str(piece.name)) for piece in slices}
-
-
-def _digest(folder: Path, name: str) -> str:
-    path = folder / PARTS / name / "part.json"
-    fix = f"delete this part and {MAKE_AGAIN}"
-    try:
-        return read_json(path, _Part, fix)["digest"]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); {fix}") from None
+    return {str(piece.name): part_summary(folder, piece.name).digest for piece in slices}
 
 
 def _check_digests(folder: Path, listed: dict[str, str]) -> None:
     """Raise DataError if a part was replaced by another part of the same name."""
     for name, digest in listed.items():
-        exists = PartName.parse(name) and (folder / PARTS / name).is_dir()
-        if exists and _digest(folder, name) != digest:
+        part = PartName.parse(name)
+        exists = part and (folder / PARTS / name).is_dir()
+        if part and exists and part_summary(folder, part).digest != digest:
             raise DataError(
                 f"{folder / PARTS / name} is not the part that was written into this folder; restore it, or "
                 f"delete it and the file in done/, and {MAKE_AGAIN}"
@@ -309,18 +332,18 @@ class Generation(NamedTuple):
     """The contents of an artifact since its last update."""
 
     number: int
-    source: dict[str, Any]  # name and stamp of the collection when it was read
+    source: Origin  # the collection when it was read
     slices: list[PartSlice]  # the live rows, in order
     rows: int  # this and earlier generations have used the row numbers of UPDATES below it
 
 
-class _Generation(TypedDict):
+class _Generation(Section, frozen=True, kw_only=True):
     number: int
-    source: dict[str, Any]
+    source: Origin
     parts: list[SliceJson]
     rows: int
-    digests: NotRequired[dict[str, str]]
-    digest: NotRequired[str]  # of the other values
+    digests: dict[str, str]  # of the parts, by their names
+    digest: str = ""  # of the other values
 
 
 def read_generation(folder: Path) -> Generation | None:
@@ -330,33 +353,38 @@ def read_generation(folder: Path) -> Generation | None:
     """
     path = folder / GENERATION
     try:
-        data = read_json(path, _Generation, "make the artifact again")
+        data = read_struct(path, _Generation, "make the artifact again")
     except FileNotFoundError:
         return None
-    written = data.pop("digest", None)
-    if written not in (None, manifest.digest(data)):
+    if data.digest != manifest.digest(plain(structs.replace(data, digest=""))):
         raise DataError(
             f"{path} has changed since it was written (its digest differs); restore it from a copy, or "
             f"delete it and {MAKE_AGAIN}"
         )
-    slices = [PartSlice.from_json(item) for item in data["parts"]]
-    current = Generation(data["number"], data["source"], slices, data["rows"])
+    slices = [PartSlice.from_json(item) for item in data.parts]
+    current = Generation(data.number, data.source, slices, data.rows)
     missing = {piece.name for piece in slices} - set(list_parts(folder))
     if not missing:
-        _check_digests(folder, data.get("digests", {}))
+        _check_digests(folder, data.digests)
         return current
-    if written == read_json(path, _Generation, "make the artifact again").get("digest"):
+    if data == read_struct(path, _Generation, "make the artifact again"):
         raise DataError(f"{folder}: part {min(missing)} is missing; make the artifact again")
     return read_generation(folder)  # an update replaced it in the meantime
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
     """Replace the current generation atomically. The first one also replaces the files in done/."""
-    data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
-    data["digests"] = _digests(folder, data.pop("slices"))
-    data["digest"] = manifest.digest(data)
+    data = _Generation(
+        number=generation.number,
+        source=generation.source,
+        parts=[(str(piece.name), list(piece.deleted)) for piece in generation.slices],
+        rows=generation.rows,
+        digests=_digests(folder, generation.slices),
+    )
+    data = structs.replace(data, digest=manifest.digest(plain(data)))
     with atomic_file(folder / GENERATION) as temporary:
-        temporary.write_text(json.dumps(data, ensure_ascii=False), "utf-8", "surrogatepass")
+        text = json.dumps(plain(data), ensure_ascii=False)
+        temporary.write_text(text, "utf-8", "surrogatepass")
     # Only now: after a kill in between, the files are ignored, and the next update removes them.
     for path in (folder / DONE).glob("*.json"):
         if _DONE_NAME.fullmatch(path.name):

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact, open_artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
 from lmkcli.store.codes import is_sparse
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartWriter
@@ -251,7 +252,7 @@ class SparseVectors(StoredVectors):
         )
 
 
-def open_stored(folder: Path) -> Vectors | SparseVectors:
+def open_stored(folder: Path | Artifact[VectorsManifest]) -> Vectors | SparseVectors:
     """Open a vectors folder, dense or sparse. Raises DataError if shards are missing."""
-    sparse = is_sparse(manifest.read(folder, "vectors"))
-    return SparseVectors(folder) if sparse else Vectors(folder)
+    opened = open_artifact(folder, VectorsManifest)
+    return SparseVectors(opened) if is_sparse(opened.manifest) else Vectors(opened)

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import TokensManifest
 from lmkcli.data.collection import Collection, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError
 from lmkcli.progress import EstimatedTotal, Report
-from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
@@ -253,8 +254,8 @@ class Tokens:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest = manifest.read(folder, "tokens")
-        shards = int(self.manifest.execution["shards"])
+        self.manifest = manifest.read(folder, TokensManifest)
+        shards = self.manifest.execution.shards
         self.state = parts.read_state(folder, shards)
 
     def counts(self) -> Counts:

@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.artifact import Artifact, open_artifact
+from lmkcli.artifact.kinds import VectorsManifest, plain
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError, UsageError
-from lmkcli.spec import manifest
-from lmkcli.spec.recipe import Recipe
 from lmkcli.store import parts
 from lmkcli.store.codes import STORAGES, VECTORS, Floats, is_sparse
 from lmkcli.store.doctable import DocRow, DocTable, take
@@ -34,7 +35,6 @@ from lmkcli.store.part_reader import (
     collection_digest,
     doc_table,
     open_array,
-    part_summary,
     sum_counts,
 )
 from lmkcli.store.parts import ArrayTypes
@@ -108,14 +108,20 @@ class StoredVectors:
 
     sparse: ClassVar[bool]
 
-    def __init__(self, folder: str | Path, slices: list[parts.PartSlice] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path | Artifact[VectorsManifest],
+        slices: list[parts.PartSlice] | None = None,
+    ) -> None:
         """Open all parts, or the `slices` that an index recorded.
 
         Raises DataError if shards are missing, and UsageError for sparse vectors instead of dense ones.
         """
-        self.folder = folder = Path(folder)
-        self.manifest = manifest.read(folder, "vectors")
-        self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
+        folder = Path(folder) if isinstance(folder, str) else folder
+        self.artifact = open_artifact(folder, VectorsManifest)
+        self.folder = folder = self.artifact.folder
+        self.manifest = self.artifact.manifest
+        self.recipe = self.manifest.recipe
         if is_sparse(self.manifest) != self.sparse:
             how, needed = ("dense", "sparse") if self.sparse else ("sparse", "dense")
             raise UsageError(
@@ -136,7 +142,7 @@ class StoredVectors:
         return f"<{type(self).__name__} {self.folder}: {self.rows} rows of {self.dim} dimensions>"
 
     def _all_slices(self) -> list[parts.PartSlice]:
-        shards = int(self.manifest.execution["shards"])
+        shards = self.manifest.execution.shards
         state = parts.read_state(self.folder, shards)
         if state.unfinished:
             numbers = ", ".join(map(str, state.unfinished[:20]))
@@ -148,11 +154,11 @@ class StoredVectors:
         return state.slices
 
     @classmethod
-    def open_incomplete(cls, folder: Path) -> Self:
+    def open_incomplete(cls, folder: Path | Artifact[VectorsManifest]) -> Self:
         """Open the existing parts of a folder. `unfinished` lists the numbers of its missing shards."""
-        shards = int(manifest.read(folder, "vectors").execution["shards"])
-        state = parts.read_state(folder, shards)
-        vectors = cls(folder, state.slices)
+        artifact = open_artifact(folder, VectorsManifest)
+        state = parts.read_state(artifact.folder, artifact.manifest.execution.shards)
+        vectors = cls(artifact, state.slices)
         vectors.unfinished = state.unfinished
         return vectors
 
@@ -162,7 +168,7 @@ class StoredVectors:
             piece.between(rows.start - first, rows.stop - first)
             for first, piece in zip(self._firsts.tolist(), self.slices, strict=False)
         ]
-        return type(self)(self.folder, [piece for piece in shares if piece.rows])
+        return type(self)(self.artifact, [piece for piece in shares if piece.rows])
 
     @property
     def rows(self) -> int:
@@ -188,7 +194,7 @@ class StoredVectors:
     @property
     def dim(self) -> int:
         """The number of dimensions of a vector."""
-        return int(self.manifest.identity["dim"])
+        return self.manifest.identity.dim
 
     def counts(self) -> Counts:
         """Return the numbers of documents, tokens, truncated and empty texts."""
@@ -204,11 +210,13 @@ class StoredVectors:
         for piece in self.slices:
             digest = self.part_digest(piece.name)
             digests.append(manifest.digest([digest, piece.deleted]) if piece.deleted else digest)
-        return manifest.digest({"identity": self.manifest.identity, "parts": sorted(digests)})
+        return manifest.digest(
+            {"identity": plain(self.manifest.identity), "parts": sorted(digests)}
+        )
 
     def part_digest(self, name: parts.PartName) -> str:
         """Return the digest of all contents of a part."""
-        return str(part_summary(self.folder, name)["digest"])
+        return parts.part_summary(self.folder, name).digest
 
     def _part(self, number: int) -> Path:
         return self.folder / parts.PARTS / str(self.slices[number].name)
@@ -255,7 +263,7 @@ class StoredVectors:
             return np.arange(name.stop - name.start + 1)
         if number not in self._starts:
             counts = self._table(number).column("vectors")
-            total = part_summary(self.folder, self.slices[number].name)["vectors"]
+            total = parts.part_summary(self.folder, self.slices[number].name).vectors
             least = 1 if self.recipe.doc.unit == "chunk" else 0
             if counts.min(initial=least) < least or counts.sum() != total:
                 raise DataError(
@@ -384,9 +392,13 @@ class Vectors(StoredVectors):
 
     sparse = False
 
-    def __init__(self, folder: str | Path, slices: list[parts.PartSlice] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path | Artifact[VectorsManifest],
+        slices: list[parts.PartSlice] | None = None,
+    ) -> None:
         super().__init__(folder, slices)
-        self.storage = STORAGES[self.manifest.execution["store_dtype"]]
+        self.storage = STORAGES[self.manifest.execution.store_dtype]
         self._tensors: dict[int, torch.Tensor] = {}
 
     @property

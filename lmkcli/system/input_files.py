@@ -173,9 +173,25 @@ def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
 
 def validate(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
     """Return the value if it has the given type; raise DataError like `read_json` otherwise."""
-    if mismatch := _mismatch(value, shape):
-        raise DataError(f"{name} cannot be read ({mismatch}); {fix}")
+    decode(value, shape, name, fix)
     return value  # type: ignore[no-any-return]
+
+
+def decode(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
+    """Return a JSON value as an object of the given type, such as a struct of msgspec or a dataclass.
+
+    Raises DataError with the name, the key and the advice `fix` if the value does not fit.
+    """
+    try:
+        made: Shape = _converted(value, shape)
+    except ValueError as error:
+        raise DataError(f"{name} cannot be read ({error}); {fix}") from None
+    return made
+
+
+def read_struct(path: Path, shape: type[Shape], fix: str) -> Shape:
+    """Read a JSON file as an object of the given type. Raises DataError and OSError like `read_json`."""
+    return decode(read_json(path, dict[str, Any], fix), shape, path, fix)
 
 
 def text_like(pattern: str) -> msgspec.Meta:
@@ -192,29 +208,35 @@ def _parsed(kind: Any, value: Any) -> Any:
     """Parse a value of a class of texts with a notation (spec/values.py)."""
     if isinstance(value, kind):
         return value
-    if issubclass(kind, str) and isinstance(value, str):
-        return kind(value)
+    if issubclass(kind, str) and type(value) in (str, int):
+        try:
+            return kind(value)
+        except LmkError as error:
+            raise ValueError(str(error)) from None
     raise TypeError(
         f"Expected `{kind.__name__}`, got `{type(value).__name__}`"
     )  # msgspec adds the key
 
 
-def _mismatch(value: Any, shape: Any) -> str:
-    """The first key of a JSON value that does not fit a type, with the reason; empty if all keys fit."""
+def _converted(value: Any, shape: Any) -> Any:
+    """Convert a JSON value. Raises ValueError with the first key that does not fit, and the reason."""
     if is_dataclass(shape) and isinstance(value, dict):
         names = {field.name for field in fields(shape) if field.init}
         if unknown := sorted(map(str, value.keys() - names)):
-            return f"{unknown[0]} is unknown"
+            raise ValueError(f"{unknown[0]} is unknown")
     try:
-        msgspec.convert(value, shape, strict=True, str_keys=True, dec_hook=_parsed)
+        return msgspec.convert(value, shape, strict=True, str_keys=True, dec_hook=_parsed)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         key = place.rstrip("`").lstrip(".")
         if missing := re.fullmatch(r"Object missing required field `(.+)`", message):
-            return ".".join(filter(None, (key, missing[1]))) + " is missing"
-        return f"{key}: {message}" if key else message
+            reason = ".".join(filter(None, (key, missing[1]))) + " is missing"
+        elif added := re.fullmatch(r"Object contains unknown field `(.+)`", message):
+            reason = ".".join(filter(None, (key, added[1]))) + " is unknown"
+        else:
+            reason = f"{key}: {message}" if key else message
+        raise ValueError(reason) from None
     except UnicodeEncodeError:
-        return "a key is not valid Unicode"
+        raise ValueError("a key is not valid Unicode") from None
     except (LmkError, RecursionError) as error:  # __post_init__ of a dataclass rejects the values
-        return str(error)
-    return ""
+        raise ValueError(str(error)) from None

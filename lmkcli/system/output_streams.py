@@ -29,7 +29,7 @@ def descriptor_of(path: Path) -> int | None:
             return int(path.name)
         try:
             target = os.readlink(path)
-        except OSError:
+        except (OSError, ValueError):  # a recorded path can contain a null character
             return None
         path = Path(folder) / target
     return None
@@ -41,7 +41,7 @@ def is_stream(path: Path) -> bool:
         return True
     try:
         mode = path.stat().st_mode
-    except OSError:
+    except (OSError, ValueError):
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
 from lmkcli.catalog import Config
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import (
@@ -22,7 +23,6 @@ from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
 from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.spec.values import WHOLE_TEXT, Granularities, Granularity, Window
 from lmkcli.training.data.examples import Examples, Tally

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.encoding.sentence_folder import exported
@@ -74,27 +75,24 @@ class TrainJob:
     teacher: ResolvedRecipe | None = None
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> ModelIdentity:
         """The values that a resumed training must share with the original."""
         settings = {
             name: value
             for name, value in asdict(self.settings).items()
             if name not in MACHINE and value is not None
         }
-        shared = {
-            "recipe": self.resolved.recipe.identity(),
-            "granularities": list(self.grans),
-            "data": self.examples.digest,
-            "sources": [_source_identity(source) for source in self.sources],
-            "settings": settings,
-        }
-        if packages := LossNotation.parse(self.settings.loss).providers:
-            shared["loss package"] = ", ".join(packages)
-        if self.resolved.folder.window:
-            shared["window"] = self.resolved.folder.window
-        if self.teacher:
-            shared["teacher"] = self.teacher.recipe.identity()
-        return shared | ({"dev": self.dev.identity} if self.dev else {})
+        return ModelIdentity(
+            recipe=self.resolved.recipe,
+            granularities=list(self.grans),
+            data=self.examples.digest,
+            sources=[_source_identity(source) for source in self.sources],
+            settings=settings,
+            loss_package=", ".join(LossNotation.parse(self.settings.loss).providers),
+            window=self.resolved.folder.window,
+            teacher=self.teacher.recipe if self.teacher else None,
+            dev=self.dev.identity if self.dev else {},
+        )
 
     @property
     def scored(self) -> ResolvedRecipe:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.cli import main
-from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
+from lmkcli.artifact import manifest
 from lmkcli.cli.main import app
-from lmkcli.spec import manifest
 from lmkcli.spec.operation import operation_kind
 
 Lmk = Callable[..., Any]
@@ -122,10 +122,10 @@ def test_settings_of_a_file_are_recorded_without_the_file(
     path = config('[index]\nkind = "bm25"\nk1 = 1.5\n')
     lmk("index", beir, "-o", tmp_path / "bm25", "--b", "0.3", "--config", path)
     facts = manifest.read(tmp_path / "bm25").facts
-    record = facts["operation"]
+    record = facts.operation
     assert (record["kind"], record["k1"], record["b"]) == ("bm25", 1.5, 0.3)
-    assert {"bm25", "1.5", "0.3"} < {*facts["command"]}
-    assert "--config" not in facts["command"]
-    operation = operation_kind(facts["operation"]).from_json(facts["operation"])
+    assert {"bm25", "1.5", "0.3"} < {*facts.command}
+    assert "--config" not in facts.command
+    operation = operation_kind(facts.operation).from_json(facts.operation)
     assert "--k1 1.5" in operation.command_line()
     assert "config" not in operation.command_line()

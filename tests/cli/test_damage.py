@@ -327,7 +327,7 @@ def test_a_line_that_is_no_entry_is_named(lmk: Lmk, tmp_path: Path, line: str) -
 @pytest.mark.parametrize(
     ("key", "value"),
     [("command", 3), ("command", [3]), ("directory", 1), ("packages", []), ("operation", []), ("machine", 1),
-     ("python", None), ("files", "x")],
+     ("python", None), ("environment", "x")],
 )  # fmt: skip
 def test_facts_of_another_type(lmk: Lmk, vectors: Path, key: str, value: Any) -> None:
     path = vectors / "manifest.json"
@@ -469,11 +469,11 @@ NULL = "bm25\0"
         ("tokens/manifest.json", "execution/source", {}, TOKENS, "source.name"),
         ("tokens/manifest.json", "identity/splitter", ..., TOKENS, "splitter"),
         ("tokens/manifest.json", "identity/text", 5, TOKENS, "text"),
-        ("tokens/manifest.json", "identity/recipe", [], "update ./beir tokens", "not made by"),
+        ("tokens/manifest.json", "identity/recipe", [], "update ./beir tokens", "identity.recipe is unknown"),
         ("hnsw/manifest.json", "kind", "x", "show hnsw", "kind"),
         ("hnsw/manifest.json", "identity/family", [], "verify hnsw", "family"),
         ("hnsw/manifest.json", "identity/family", ..., "verify hnsw", "family"),
-        ("hnsw/manifest.json", "facts/vectors", ..., "show hnsw", "input"),
+        ("hnsw/manifest.json", "facts/vectors", ..., "show hnsw", "vectors"),
         ("hnsw/built.json", "of/unfinished shards", 5, "search hnsw -q x", "built.json"),
         ("hnsw/built.json", "of", {"stamp": None}, f"{HNSW} {UPDATE}", "built.json"),
         ("bm25/built.json", "at", "9" * 5000, f"{BM25} {UPDATE}", "built.json"),

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from lmkcli.artifact import manifest
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
-from lmkcli.spec import manifest
 from lmkcli.spec.operation import Operation, operation_kind, options
 
 Lmk = Callable[..., Any]
@@ -133,8 +133,8 @@ def test_python_gives_the_errors_of_the_shell() -> None:
 def test_manifests_store_the_operation_and_the_folder(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     lmk("index", beir, "--kind", "bm25", "--k1", "1.5", "-o", tmp_path / "bm25")
     facts = manifest.read(tmp_path / "bm25").facts
-    assert facts["directory"] == os.getcwd()
-    record = facts["operation"]
+    assert facts.directory == os.getcwd()
+    record = facts.operation
     assert (record["operation"], record["source"], record["k1"]) == ("index", str(beir), 1.5)
 
 
@@ -143,7 +143,7 @@ def test_an_operation_runs_without_the_shell(
 ) -> None:
     monkeypatch.setenv("LMK_INDEX_K1", "2.5")
     built = BuildIndex(str(beir), kind="bm25", output=tmp_path / "bm25").run()
-    assert manifest.read(tmp_path / "bm25").identity["settings"]["k1"] == 0.9
+    assert manifest.read(tmp_path / "bm25").identity.settings["k1"] == 0.9
     assert built is not None
     assert built.as_json()["documents"] == 60
     hits = Search(tmp_path / "bm25", question="rivers carry water", k=3).run()

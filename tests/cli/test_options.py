@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
+from lmkcli.artifact import manifest
 from lmkcli.cli.main import app
-from lmkcli.spec import manifest
 from lmkcli.spec.settings import EncodeSettings
 
 ROOT: Any = typer.main.get_command(app)
@@ -74,9 +74,9 @@ def test_the_environment_is_used_and_recorded(
         monkeypatch.setenv(name, value)
     lmk("encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v")  # a flag wins
     found = manifest.read(tmp_path / "v")
-    assert found.identity["recipe"]["doc"]["pool"] == "lmk"
-    assert found.identity["recipe"]["doc"]["gran"] == "8"
-    recorded = found.facts["environment"]
+    assert found.identity.recipe.doc.pool == "lmk"
+    assert found.identity.recipe.doc.gran == "8"
+    recorded = found.facts.environment
     recorded.pop("LMK_TEST_SEED", None)  # of the test run itself
     assert recorded == values
     monkeypatch.setenv("LMK_SEARCH_HITS", "3")

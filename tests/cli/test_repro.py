@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import write_built
-from lmkcli.spec import manifest
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -190,7 +190,7 @@ def test_another_library_version_that_does_not_agree_is_the_suspect(lmk: Lmk, ow
         np.save(path, matrix[:, ::-1])
     for file in (own / "vectors" / "done").glob("*.json"):
         facts = json.loads(file.read_text())
-        file.write_text(json.dumps({**facts, "digests": dict.fromkeys(facts["digests"], "other")}))
+        file.write_text(json.dumps({**facts, "parts": dict.fromkeys(facts["parts"], "other")}))
     facts = json.loads((own / "vectors" / "manifest.json").read_text())
     facts["facts"]["packages"]["torch"] = "1.0"
     (own / "vectors" / "manifest.json").write_text(json.dumps(facts))

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import Stemmer
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexManifest
+from lmkcli.retrieval import index_folder
 from lmkcli.store import parts
 from lmkcli.store.tokens import Tokens
 from lmkcli.store.vectors import Vectors
@@ -31,9 +34,25 @@ def stored(tmp_path: Path) -> Path:
     root = shutil.copytree(STORED, tmp_path / "stored")
     for path in [*root.rglob("*.json"), *root.rglob("*.jsonl")]:
         path.write_text(path.read_text().replace(ROOT, str(root)))
+    _sign(root)
     _set_time(json.loads((root / "tokens" / "manifest.json").read_text())["execution"]["source"])
     _set_time(json.loads((root / "updated" / "generation.json").read_text())["source"])
     return root
+
+
+def _sign(root: Path) -> None:
+    """Record the digests of files that contain the name of the folder."""
+    for path in root.rglob("manifest.json"):
+        path.write_text(manifest.as_text(manifest.read_file(path)))
+    path = root / "updated" / "generation.json"
+    values = json.loads(path.read_text())
+    del values["digest"]
+    path.write_text(json.dumps({**values, "digest": manifest.digest(values)}))
+    built = json.loads((root / "bm25" / "built.json").read_text())
+    described = manifest.read(root / "bm25", IndexManifest)
+    digest = index_folder._digest(described.identity, built, built["of"])
+    for path in [*root.rglob("*.json"), *root.rglob("*.jsonl")]:
+        path.write_text(path.read_text().replace(built["digest"], digest))
 
 
 def _set_time(source: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.spec.manifest import read
+from lmkcli.artifact.kinds import VectorsManifest
+from lmkcli.artifact.manifest import read
 from lmkcli.system.atomic import locked
 from tests import tiny
 from tests.conftest import Lmk
@@ -154,7 +155,7 @@ def test_the_window_in_which_its_documents_will_be_read(
     assert (config["window"], config["max_seq_length"]) == ("16", 32)
     lmk("train", pairs, *short, "-m", taught, "-o", again)
     lmk("encode", beir, "-m", again, "-o", tmp_path / "vectors")
-    assert read(tmp_path / "vectors", "vectors").identity["recipe"]["doc"]["window"] == "16"
+    assert read(tmp_path / "vectors", VectorsManifest).identity.recipe.doc.window == "16"
     refused = lmk(*one, "-m", tiny_model("bert"), "--window", 8, code=3)
     assert "window: '16' | '8'" in refused.err
 

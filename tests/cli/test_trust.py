@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 import transformers
 
+from lmkcli.artifact import manifest
 from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.index_folder import write_built
-from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli.spec import manifest
+from lmkcli.artifact import manifest
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import locked
 from tests import tiny

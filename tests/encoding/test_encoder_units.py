@@ -22,6 +22,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import TokenRow
+from lmkcli.system.input_files import decode
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -251,7 +252,7 @@ def test_queries_have_one_vector_except_with_unit_token(tiny_model: Models) -> N
     assert token.query.unit == "token"
     for recipe in (chunk, landmarks, token):
         identity = json.loads(json.dumps(recipe.identity()))
-        assert Recipe.read(identity, recipe.located()) == recipe
+        assert decode(identity, Recipe, "the recipe", "") == recipe
 
 
 def test_unit_token_makes_several_vectors_for_each_query(tiny_model: Models) -> None:

@@ -14,6 +14,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import length_limit
 from lmkcli.pooling.table import Pooler
 from lmkcli.spec.recipe import Recipe, RecipeOptions
+from lmkcli.system.input_files import decode
 from tests.conftest import AddRows
 
 Models = Callable[[str], Path]
@@ -52,7 +53,7 @@ def test_a_prompt_is_valid_unicode(tiny_model: Models, tmp_path: Path, side: str
     identity = recipe.identity()
     identity[side.partition("_")[0]]["prompt"] = "a\udcff"
     with pytest.raises(DataError, match=r"recipe .*Unicode"):
-        Recipe.read(identity, recipe.located())
+        decode(identity, Recipe, "the recipe", "")
 
 
 @pytest.mark.parametrize(

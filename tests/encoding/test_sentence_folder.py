@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportManifest
 from lmkcli.data.collection import Query, join_chunks, open_collection
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
@@ -19,7 +21,6 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import ExportedModel, export_model, resolve_whole
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.lookup import read_model
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
@@ -294,7 +295,7 @@ def test_the_declarations_of_the_folder(tiny_model: Models, tmp_path: Path, pool
     assert settings["prompts"] == {"query": "ask ", "document": "passage: "}
     back = resolve(RecipeOptions(model=str(tmp_path / "st"))).recipe
     assert back == resolved.recipe
-    assert manifest.read(tmp_path / "st", "export").identity["to"] == "sentence-transformers"
+    assert manifest.read(tmp_path / "st", ExportManifest).identity.to == "sentence-transformers"
 
 
 def test_the_modules_of_lmk_need_trust_remote_code(tiny_model: Models, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def documented(folder: Path, *, tokenize: bool = False) -> None:
         with exit_codes():
             opened = read_model(str(folder))
             if tokenize:
-                open_tokenizer(opened, EncoderConfig(str(folder), "", ""))(["water \u0e01", ""])
+                open_tokenizer(opened, EncoderConfig("", "", str(folder)))(["water \u0e01", ""])
             else:
                 open_model(opened, ModelOptions("fp32", "cpu"))
     except SystemExit as left:

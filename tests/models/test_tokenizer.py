@@ -418,7 +418,7 @@ def test_a_tokenizer_that_fails_later_is_a_data_error(
     settings = json.loads((folder / "tokenizer.json").read_text())
     settings[place[0]][place[1]] = value
     (folder / "tokenizer.json").write_text(json.dumps(settings))
-    side = EncoderConfig(str(folder), "", "")
+    side = EncoderConfig("", "", str(folder))
     with pytest.raises(DataError, match="tokenize"):
         open_tokenizer(ModelFolder(folder, "model", encoder=folder), side)(["\u0e01"])
 
@@ -431,7 +431,7 @@ def test_an_impossible_unknown_token_is_a_data_error(
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"unk_token": token}))
-    side = EncoderConfig(str(folder), "", "")
+    side = EncoderConfig("", "", str(folder))
     with pytest.raises(DataError, match="tokenizer of model "):
         open_tokenizer(ModelFolder(folder, "model", encoder=folder), side)
 

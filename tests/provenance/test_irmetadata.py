@@ -1,53 +1,47 @@
 """Metadata of a run: a YAML file with the recorded facts in the parts of the schema."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
+from lmkcli.artifact.kinds import Machine, Manifest, Origin
 from lmkcli.errors import DataError
 from lmkcli.provenance import irmetadata
+from lmkcli.provenance.lineage import LineageStep
+from lmkcli.spec.recipe import Recipe
+from tests import manifests
 
-FACTS: dict[str, Any] = {
-    "lmk": "0.1.0",
-    "python": "3.11.7",
-    "packages": {"torch": "2.13.0"},
-    "machine": {
-        "system": "Linux-6.1-x86_64",
-        "cpu": "A CPU: fast",
-        "cores": 8,
-        "memory": 64_000_000_000,
-        "gpus": ["NVIDIA H200"],
-    },
-    "directory": "/home",
+MACHINE: Machine = {
+    "system": "Linux-6.1-x86_64",
+    "cpu": "A CPU: fast",
+    "cores": 8,
+    "memory": 64_000_000_000,
+    "gpus": ["NVIDIA H200"],
 }
 ANALYSIS = {"tokenizer": "words", "stemmer": "snowball english", "stop_words": "lucene-en"}
-SIDE = {"pool": "lmk", "gran": "64", "dim": 0, "prompt": "", "max_length": 512, "similarity": "dot"}
+SIDE = replace(manifests.SIDE, similarity="dot")
 
 
-def step(kind: str, name: str, identity: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    command = ["/venv/bin/lmk", kind, "-o", name]
-    return {
-        "path": f"/home/{name}",
-        "kind": kind,
-        "identity": identity,
-        "execution": {},
-        "facts": {**FACTS, "command": command, **facts},
-        "digest": "",
-        "collection": "",
-    }
+def step(name: str, made: Manifest, **facts: Any) -> dict[str, Any]:
+    command = ["/venv/bin/lmk", made.kind, "-o", name]
+    known = structs.replace(made.facts, machine=MACHINE, command=command, **facts)
+    made = structs.replace(made, facts=known)
+    return LineageStep(f"/home/{name}", made, "", "").as_json()
 
 
-VECTORS = step("vectors", "vectors", {"recipe": {"doc": SIDE}}, models={"doc": {"model": "minilm"}})
-BM25 = step(
-    "index", "bm25", {"family": "bm25", "settings": {"k1": 0.9, "b": 0.4}, "analysis": ANALYSIS}
-)
+VECTORS = step("vectors", manifests.vectors(Recipe(SIDE, SIDE), source=Origin(name="")))
+WORDS = manifests.index(k1=0.9, b=0.4)
+ANALYSED = structs.replace(WORDS.identity, analysis=ANALYSIS)
+BM25 = step("bm25", structs.replace(WORDS, identity=ANALYSED))
 
 
 def entry(run: Path, search: dict[str, Any], **call: Any) -> dict[str, Any]:
     facts = {"operation": call, "collection": "beir/scifact/test", "index": "/home/vectors"}
-    made = step("run", run.name, {"search": search}, **facts)
+    made = step(run.name, manifests.run(search=search), **facts)
     return {
         "run": str(run),
         "qrels": None,
@@ -108,6 +102,8 @@ def test_the_stages_of_the_pipeline(run: Path) -> None:
         "model": "minilm",
         "pool": "lmk",
         "gran": "64",
+        "unit": "doc",
+        "window": "full",
         "max_length": 512,
         "similarity": "dot",
     }

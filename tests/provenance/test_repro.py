@@ -7,44 +7,31 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from lmkcli.artifact.kinds import Facts
 from lmkcli.data.run import Ranking, ranked
 from lmkcli.provenance import repro
 from lmkcli.provenance.lineage import LineageStep
 from lmkcli.provenance.repro import ReproRow
+from lmkcli.spec.recipe import Recipe
+from tests import manifests
 
-FACTS: dict[str, Any] = {
-    "lmk": "0.1.0",
-    "python": "3.11.7",
-    "packages": {"torch": "2.13.0", "numpy": "2.4.6"},
-    "machine": {"cpu": "some", "cores": 2},
-    "models": {"doc": {"model": "minilm"}, "query": {"model": "minilm"}},
-}
-SIDE = {"weights": "w1", "tokenizer": "t1", "pool": "lmk", "gran": "64"}
-VECTORS = LineageStep(
-    "/gone/vectors",
-    "vectors",
-    {"recipe": {"doc": SIDE, "query": SIDE}, "dim": 384, "text": {}},
-    {"source": {"name": "c"}, "dtype": "fp32", "attention": "packed"},
-    FACTS,
-    "digest1",
-    "10:aa",
-)
-RUN = LineageStep(
-    "/gone/run.trec",
-    "run",
-    {"index": "i1", "search": {}, "queries": "q1", "k": 10},
-    {},
-    {**FACTS, "collection": "c"},
-    "sha1",
-    "",
-)
+FACTS = Facts(**manifests.ENVIRONMENT)
+VECTORS = LineageStep("/gone/vectors", manifests.vectors(attention="packed"), "digest1", "10:aa")
+RUN = LineageStep("/gone/run.trec", manifests.run(), "sha1", "")
 
 
 def changed(step: LineageStep, side: dict[str, Any]) -> LineageStep:
     """The step with other fields on both sides of its recipe."""
-    recipe = {"doc": {**SIDE, **side}, "query": {**SIDE, **side}}
-    return replace(step, identity={**step.identity, "recipe": recipe})
+    other = replace(manifests.SIDE, **side)
+    return with_identity(step, recipe=Recipe(other, other))
+
+
+def with_identity(step: LineageStep, **fields: Any) -> LineageStep:
+    """The step with other fields of its identity."""
+    identity = structs.replace(step.made.identity, **fields)
+    return replace(step, made=structs.replace(step.made, identity=identity))
 
 
 def first(then: LineageStep, now: LineageStep) -> ReproRow:
@@ -53,7 +40,7 @@ def first(then: LineageStep, now: LineageStep) -> ReproRow:
     return found
 
 
-@pytest.mark.parametrize("step", [VECTORS, RUN], ids=lambda step: step.kind)
+@pytest.mark.parametrize("step", [VECTORS, RUN], ids=lambda step: step.made.kind)
 def test_the_same_step_is_the_same(step: LineageStep) -> None:
     rows = repro.compare(step, replace(step, path="/elsewhere"), 0)
     assert rows
@@ -63,7 +50,7 @@ def test_the_same_step_is_the_same(step: LineageStep) -> None:
 def test_changed_documents_come_first() -> None:
     now = replace(changed(VECTORS, {"weights": "w2"}), collection="10:ab", digest="other")
     odd = first(VECTORS, now)
-    assert (odd.what, odd.recorded, odd.now) == ("documents of c", "aa", "ab")
+    assert (odd.what, odd.recorded, odd.now) == ("documents of given", "aa", "ab")
     assert "not the same texts" in odd.why
     assert "10 documents then, 11 now" in first(VECTORS, replace(VECTORS, collection="11:aa")).why
 
@@ -82,30 +69,26 @@ def test_another_setting_is_named_with_both_values() -> None:
 
 
 def test_other_queries_are_named() -> None:
-    assert (
-        first(RUN, replace(RUN, identity={**RUN.identity, "queries": "q2"})).what == "queries of c"
-    )
+    assert first(RUN, with_identity(RUN, queries="q2")).what == "queries of given"
 
 
 def test_other_texts_of_a_reranked_run_are_named() -> None:
-    then, now = (replace(RUN, identity={**RUN.identity, "search": {"texts": t}}) for t in "ab")
+    then, now = (with_identity(RUN, search={"texts": t}) for t in "ab")
     (_, row, _) = repro.compare(then, replace(now, digest="sha2"), 1e-4)
-    assert (row.what, row.same) == ("documents of c", False)
+    assert (row.what, row.same) == ("documents of given", False)
     assert "other texts" in row.why
 
 
 def test_a_run_does_not_depend_on_the_digest_of_its_index() -> None:
     """Parts with other ranges give another digest and the same ranking."""
-    assert not repro.first_difference(
-        repro.compare(RUN, replace(RUN, identity={**RUN.identity, "index": "i2"}), 0)
-    )
+    assert not repro.first_difference(repro.compare(RUN, with_identity(RUN, index="i2"), 0))
 
 
 def test_steps_that_cannot_be_compared_are_neither_equal_nor_different() -> None:
     (*_, row) = repro.compare(RUN, replace(RUN, digest="sha2"), 1e-4)
     assert row.same is None
     assert "missing or has changed" in row.why
-    index = LineageStep("/there/bm25", "index", {"family": "bm25"}, {}, FACTS, "digest1", "10:aa")
+    index = LineageStep("/there/bm25", manifests.index(), "digest1", "10:aa")
     (*_, row) = repro.compare(index, replace(index, digest="digest2"), 1e-4)
     assert row.same is None
     assert "cannot compare" in row.why
@@ -113,7 +96,7 @@ def test_steps_that_cannot_be_compared_are_neither_equal_nor_different() -> None
 
 def test_versions_are_named() -> None:
     packages = {"torch": "2.12.0", "faiss-cpu": "1.11"}
-    lines = repro.versions({**FACTS, "packages": packages}, FACTS)
+    lines = repro.versions(structs.replace(FACTS, packages=packages), FACTS)
     assert lines == [
         "torch 2.12.0 then, 2.13.0 now",
         "faiss-cpu 1.11 then, absent now",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from lmkcli import BuildIndex, Encode, Verify, catalog
+from lmkcli.artifact.shards import shards_folder
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
@@ -28,7 +29,6 @@ from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
-from lmkcli.store.shards import shards_folder
 from lmkcli.system.atomic import LOCK_FILE, locked
 from tests.tiny import write_jsonl
 

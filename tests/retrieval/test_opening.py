@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
@@ -26,14 +27,13 @@ from lmkcli.retrieval.engine import family_of
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
+from tests import manifests
 from tests.immediate import Immediate
 from tests.indexes import build_faiss
 
@@ -89,16 +89,10 @@ class VectorsFolder:
 
     def fill(self, ids: Sequence[str], vectors: Floats | Ragged) -> Path:
         of, spans = ragged(vectors), self.recipe.doc.unit == "chunk"
-        identity = {"recipe": self.recipe.identity(), "dim": of.vectors.shape[1], "text": {}}
-        execution = {
-            "shards": self.shards,
-            "dtype": "fp32",
-            "store_dtype": self.store,
-            "store_text": True,
-            "source": {"name": "given"},
-        }
-        facts = {"models": self.recipe.located()}
-        manifest.claim(self.folder, Manifest("vectors", identity, execution, facts))
+        made = manifests.vectors(
+            self.recipe, of.vectors.shape[1], shards=self.shards, store_dtype=self.store
+        )
+        manifest.claim(self.folder, made)
         for number in range(self.shards):
             shard = Shard(number, self.shards)
             docs = [Doc(ids[i], text(i, int(of.counts[i]))) for i in shard.rows(len(ids))]
@@ -313,7 +307,7 @@ def test_the_family_of_a_kind() -> None:
 
 @pytest.mark.parametrize("kind", ["tokens", "run"])
 def test_other_artifacts_cannot_be_searched(tmp_path: Path, kind: str) -> None:
-    manifest.claim(tmp_path / "x", Manifest(kind, {}))
+    manifest.claim(tmp_path / "x", manifests.KINDS[kind]())
     with pytest.raises(DataError, match=f"contains .*{kind}.* vectors or an index"):
         open_index(tmp_path / "x", OpenSettings())
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmkcli.artifact import outputs
 from lmkcli.data.run import Run, ranked, read_run
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.retrieval import searching
 from lmkcli.retrieval.searching import MemoryBudget
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store import outputs
+from tests import manifests
 from tests.retrieval.test_sharding import QUERIES, Folder, folder, opened, same, searched
 
 Models = Callable[[str], Path]
@@ -84,10 +84,10 @@ def test_a_search_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
     path = tmp_path / "run.trec"
     with pytest.raises(DataError, match="went away"):
-        searching.write(path, pieces(), Manifest("run", {}, facts={}))
+        searching.write(path, pieces(), manifests.run())
     assert not [*tmp_path.iterdir()]
     whole = Run({"q": ranked(["d"], ONE), "r": ranked([], ONE[:0])})
-    assert searching.write(path, [whole], Manifest("run", {}, facts={})) == (2, 1, 1, 0, 0)
+    assert searching.write(path, [whole], manifests.run()) == (2, 1, 1, 0, 0)
     assert outputs.sidecar(path).is_file()
     assert list(read_run(path).rankings) == ["q"]
 

@@ -12,13 +12,13 @@ import faiss
 import numpy as np
 import pytest
 
+from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.retrieval import index_job
 from lmkcli.retrieval.engines.faiss import engine
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index_folder import check_files, finished_index, read_built
-from lmkcli.store.shards import Shards, shards_folder
 from lmkcli.store.vectors import Vectors
 from tests.indexes import build_shard, files_of, join_shards
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded

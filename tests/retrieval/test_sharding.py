@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
@@ -20,7 +21,6 @@ from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
-from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Ragged, Vectors
 from tests.indexes import build_faiss
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
@@ -256,7 +256,7 @@ def test_damaged_query_vectors_are_named(folder: Folder, tmp_path: Path, wrong: 
     search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
-    rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
+    rewritten(shards.folder / "shared-queries-3.npz", lambda found: wrong)
     with pytest.raises(DataError, match=r"queries-3.npz .*; remove it"):
         list(search.joined("tag", shards, Report()))
 

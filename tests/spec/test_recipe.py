@@ -7,12 +7,13 @@ import pytest
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.recipe import EncoderConfig, ModelLocation, Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Granularity, Overlap, Window
+from lmkcli.system.input_files import decode
 
 DOC = EncoderConfig(
-    "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
+    "w1", "t1", "models/a", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
     pool_package="lmk-head 0.1.0", context="title", landmark_token=3, top_terms=9, static=True,
     sum_windows=True,
 )  # fmt: skip
@@ -20,8 +21,8 @@ RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 
 
 def test_a_recipe_survives_json() -> None:
-    identity, located = json.loads(json.dumps([RECIPE.identity(), RECIPE.located()]))
-    made = Recipe.read(identity, located)
+    identity = json.loads(json.dumps(RECIPE.identity()))
+    made = decode(identity, Recipe, "the recipe", "").located_at(RECIPE.located())
     assert made == RECIPE
     assert [(side.model, side.revision) for side in (made.doc, made.query)] == [
         ("models/a", "abc")
@@ -37,10 +38,11 @@ def test_where_a_model_was_found_is_not_compared() -> None:
 
 
 def test_every_field_is_either_identity_or_place() -> None:
-    assert RECIPE.identity()["doc"].keys() | RECIPE.located()["doc"].keys() == {
+    located = {field.name for field in fields(ModelLocation)}
+    assert RECIPE.identity()["doc"].keys() | located == {
         field.name for field in fields(EncoderConfig)
     }
-    assert not RECIPE.identity()["doc"].keys() & RECIPE.located()["doc"].keys()
+    assert not RECIPE.identity()["doc"].keys() & located
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(EncoderConfig) if field.compare])
@@ -48,26 +50,32 @@ def test_every_compared_field_makes_another_recipe(name: str) -> None:
     value = getattr(DOC, name)
     others = {type(None): 7, tuple: (7,), bool: not value}
     others |= {Granularity: "77", Window: "77", Overlap: "7c"}
-    other = others[type(value)] if type(value) in others else value * 2 + type(value)(1)
+    named = {"unit": "chunk", "context": "headings"}
+    other = (
+        named[name]
+        if name in named
+        else others[type(value)]
+        if type(value) in others
+        else value * 2 + type(value)(1)
+    )
     changed = replace(DOC, **{name: other})
     assert changed != DOC
     assert changed.identity() != DOC.identity()
 
 
 def test_contexts_are_named_only_where_there_are_any() -> None:
-    """Artifacts of before there were contexts say nothing of them."""
     assert "context" not in replace(DOC, context="").identity()
-    old = {"doc": replace(DOC, context="").identity(), "query": RECIPE.query.identity()}
-    assert Recipe.read(old, RECIPE.located()).doc.context == ""
-    with pytest.raises(DataError, match="the context 'titel'"):
-        Recipe.read({**old, "doc": {**old["doc"], "context": "titel"}}, RECIPE.located())
 
 
-def test_token_ids_depend_on_three_things() -> None:
-    assert DOC.tokens_identity() == {"tokenizer": "t1", "prompt": "passage: ", "splitter": ""}
-    assert replace(DOC, gran="sentence").tokens_identity()["splitter"] == "sentence"
-    same = replace(DOC, weights="w2", pool="mean", gran="", max_length=9, dim=0)
-    assert same.tokens_identity() == DOC.tokens_identity()
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("context", "titel"), ("unit", "page"), ("gran", "half"), ("window", -1), ("overlap", "1x"),
+     ("max_length", 0), ("similarity", "l2"), ("prompt", 1), ("weights", None)],
+)  # fmt: skip
+def test_an_impossible_setting_is_named_with_its_field(field: str, value: object) -> None:
+    bad = {**RECIPE.identity(), "doc": {**DOC.identity(), field: value}}
+    with pytest.raises(DataError, match=rf"the recipe cannot be read \(doc(\.|: the ){field}"):
+        decode(bad, Recipe, "the recipe", "make it again")
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

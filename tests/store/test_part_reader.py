@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmkcli.errors import DataError
-from lmkcli.store.part_reader import part_summary
+from lmkcli.store.parts import part_summary
 from tests.store.test_part_writer import DOCS, written
 
 

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.part_reader import Counts, part_summary
+from lmkcli.store.part_reader import Counts
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, ids_of, shard_writer
-from lmkcli.store.parts import PartName, PartSlice
+from lmkcli.store.parts import PartName, PartSlice, part_summary
+from tests import manifests
 
 ARRAYS = {"vectors": ("float16", (2,)), "ids": ("int32", ())}
 DOCS = [Doc("a", "one"), Doc("b", "two", "T"), Doc("c", "")]
@@ -61,18 +62,16 @@ def test_a_part_records_its_counts_and_digests(tmp_path: Path) -> None:
     whole = CollectionDigest()
     for doc in DOCS:
         whole.add(doc_hash(doc))
-    assert summary["collection"] == str(whole)
-    assert {key: summary[key] for key in Counts().as_json()} == {
+    assert summary.collection == str(whole)
+    assert {key: getattr(summary, key) for key in Counts().as_json()} == {
         "docs": 3, "tokens": 6, "lost": 2, "cut": 2, "empty": 1, "vectors": 3,
     }  # fmt: skip
     texts = sum(len(doc.text) + len(doc.title) for doc in DOCS)
-    assert summary["bytes"] == texts + sum(array.nbytes for array in arrays(DOCS).values())
+    assert summary.bytes == texts + sum(array.nbytes for array in arrays(DOCS).values())
     again = part_summary(tmp_path / "b", written(tmp_path / "b", DOCS, start=5))
-    assert again["digest"] == summary["digest"]
+    assert again.digest == summary.digest
     other = [DOCS[0], DOCS[1]._replace(text="too"), DOCS[2]]
-    assert (
-        part_summary(tmp_path / "c", written(tmp_path / "c", other))["digest"] != summary["digest"]
-    )
+    assert part_summary(tmp_path / "c", written(tmp_path / "c", other)).digest != summary.digest
 
 
 def test_the_digest_depends_on_the_arrays(tmp_path: Path) -> None:
@@ -81,7 +80,7 @@ def test_the_digest_depends_on_the_arrays(tmp_path: Path) -> None:
         with PartWriter(target(tmp_path / str(value)), Report()) as writer:
             writer.append(rows(DOCS[:1]), {"vectors": np.full((1, 2), value)})
         name = PartName(WHOLE, 0, 1)
-        digests.add(part_summary(tmp_path / str(value), name)["digest"])
+        digests.add(part_summary(tmp_path / str(value), name).digest)
     assert len(digests) == 2
 
 
@@ -160,7 +159,7 @@ def test_without_rows_no_part_is_published(tmp_path: Path) -> None:
 
 
 def test_a_shard_continues_after_its_parts_and_remembers_their_ids(tmp_path: Path) -> None:
-    manifest.claim(tmp_path, manifest.Manifest("tokens", {}, {"shards": 1}))
+    manifest.claim(tmp_path, manifests.tokens())
     written(tmp_path, DOCS[:2])
     with shard_writer(target(tmp_path), Report()) as writer:
         assert writer.row == 2

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmkcli.artifact.kinds import Origin
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.errors import DataError
 from lmkcli.store import part_writer, parts
@@ -20,14 +21,23 @@ from lmkcli.store.parts import PartName, PartSlice
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 15)), max_size=12, unique=True)
 
 
+SOURCE = Origin(name="given")
+
+
 def name(start: int, stop: int, shard: Shard = WHOLE) -> PartName:
     return PartName(shard, start, stop)
+
+
+def summary(start: int, stop: int) -> dict[str, object]:
+    digest = f"{start} {stop}"
+    rows = {"docs": stop - start, "collection": "1:a"}
+    return {**rows, "bytes": 0, "arrays": {}, "digest": digest}
 
 
 def make(folder: Path, start: int, stop: int, shard: Shard = WHOLE) -> Path:
     """Publish a part that contains one file."""
     growing = part_writer.create_part(folder, shard)
-    (growing / "part.json").write_text(json.dumps({"digest": f"{start} {stop}"}))
+    (growing / "part.json").write_text(json.dumps(summary(start, stop)))
     return part_writer.publish_part(growing, name(start, stop, shard))
 
 
@@ -95,11 +105,12 @@ def test_a_generation_lists_the_live_rows(tmp_path: Path) -> None:
     make(tmp_path, 0, 3, parts.UPDATES)  # written by an update without a generation
     assert parts.read_state(tmp_path, 1) == parts.ArtifactState([PartSlice(name(0, 4))], [])
     slices = [PartSlice(name(0, 3, parts.UPDATES)), PartSlice(name(0, 4), ((1, 3),))]
-    data = {"number": 2, "source": {}, "rows": 3, "parts": [piece.as_json() for piece in slices]}
-    (tmp_path / parts.GENERATION).write_text(json.dumps(data))
-    assert parts.read_generation(tmp_path) == parts.Generation(2, {}, slices, 3)
+    generation = parts.Generation(2, SOURCE, slices, 3)
+    parts.write_generation(tmp_path, generation)
+    assert parts.read_generation(tmp_path) == generation
     assert parts.read_state(tmp_path, 1) == parts.ArtifactState(slices, [])
-    (tmp_path / parts.GENERATION).write_text(json.dumps(data)[:-9])
+    path = tmp_path / parts.GENERATION
+    path.write_text(path.read_text()[:-9])
     with pytest.raises(DataError, match=r"generation\.json cannot be read"):
         parts.read_state(tmp_path, 1)
 
@@ -110,9 +121,10 @@ def test_a_part_that_replaced_another_one_is_refused(tmp_path: Path, updated: bo
     parts.mark_done(tmp_path, WHOLE, 4)
     if updated:
         slices = [PartSlice(name(0, 4), ((1, 2),))]
-        parts.write_generation(tmp_path, parts.Generation(1, {}, slices, 0))
+        parts.write_generation(tmp_path, parts.Generation(1, SOURCE, slices, 0))
     assert parts.covered_rows(parts.read_state(tmp_path, 1).slices) == 4
-    (part / "part.json").write_text(json.dumps({"digest": "of another part"}))
+    other = {**summary(0, 4), "digest": "of another part"}
+    (part / "part.json").write_text(json.dumps(other))
     with pytest.raises(DataError, match=f"{part.name} is not the part"):
         parts.read_state(tmp_path, 1)
 
@@ -132,7 +144,7 @@ def test_the_first_generation_replaces_the_marks_of_the_shards(tmp_path: Path) -
     parts.mark_done(tmp_path, WHOLE, 4)
     (tmp_path / parts.DONE / "notes.json").write_text("{}")
     state = parts.read_state(tmp_path, 1)
-    parts.write_generation(tmp_path, parts.Generation(1, {}, state.slices, 0))
+    parts.write_generation(tmp_path, parts.Generation(1, SOURCE, state.slices, 0))
     assert parts.read_state(tmp_path, 1) == state
     assert parts.is_finished(tmp_path, WHOLE)
     (tmp_path / parts.GENERATION).unlink()
@@ -147,7 +159,7 @@ def test_the_first_generation_replaces_the_marks_of_the_shards(tmp_path: Path) -
 def test_a_generation_that_was_edited_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
     make(tmp_path, 0, 4)
     slices = [PartSlice(name(0, 4), ((1, 3),))]
-    generation = parts.Generation(1, {"name": "new"}, slices, 4)
+    generation = parts.Generation(1, Origin(name="new"), slices, 4)
     parts.write_generation(tmp_path, generation)
     assert parts.read_generation(tmp_path) == generation
     path = tmp_path / parts.GENERATION

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import EstimatedTotal, Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts, tokens
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.token_blocks import TextTokens
@@ -26,6 +25,7 @@ from lmkcli.store.tokens import (
     tokenized,
     write_tokens,
 )
+from tests import manifests
 
 DOCS = [
     Doc(f"d{number}", " ".join("word"[: 1 + i % 4] for i in range(number % 7)), "T" * (number % 3))
@@ -66,7 +66,7 @@ def small(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) ->
 
 
 def claim(folder: Path, shards: int = 1) -> None:
-    manifest.claim(folder, Manifest("tokens", {}, {"shards": shards}))
+    manifest.claim(folder, manifests.tokens(shards))
 
 
 def stream(docs: list[Doc]) -> CountedDocs:
@@ -267,6 +267,6 @@ def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
 
 
 def test_another_artifact_is_refused(tmp_path: Path) -> None:
-    manifest.claim(tmp_path, Manifest("vectors", {}, {"shards": 1}))
+    manifest.claim(tmp_path, manifests.vectors())
     with pytest.raises(DataError, match=r"contains vectors; give tokens"):
         Tokens(tmp_path)

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import DocumentVectors, encode_stream
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig, Recipe
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts
@@ -21,9 +20,10 @@ from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
+from tests import manifests
 from tests.immediate import Immediate
 
-SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
+SIDE = EncoderConfig("w", "t", "a/model", pool="mean")
 RECIPE = Recipe(SIDE, SIDE)
 DIM, LIMIT = 3, 5
 DOCS = [Doc(f"d{number}", "w " * (number % 9), f"T{number}") for number in range(60)]
@@ -72,10 +72,8 @@ def small(part_bytes: Callable[[int], None]) -> None:
 
 
 def claim(folder: Path, shards: int = 1, store: str = "fp32") -> None:
-    identity = {"recipe": RECIPE.identity(), "dim": DIM, "text": {}}
-    execution = {"shards": shards, "store_dtype": store}
-    facts = {"models": RECIPE.located()}
-    manifest.claim(folder, Manifest("vectors", identity, execution, facts))
+    made = manifests.vectors(RECIPE, DIM, shards=shards, store_dtype=store)
+    manifest.claim(folder, made)
 
 
 def write(

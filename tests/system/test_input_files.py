@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import open_records
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
 from lmkcli.provenance import scorelog
-from lmkcli.spec import manifest
 from lmkcli.system import input_files
 from lmkcli.system.input_files import (
     MAX_LINE,

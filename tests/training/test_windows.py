@@ -152,9 +152,9 @@ def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
 
 def test_a_training_without_windows_is_the_one_it_was(pairs: Path, tiny_model: Models) -> None:
     """What was begun before there were windows goes on."""
-    (seen,) = planned(str(pairs), tiny_model("bert")).identity["sources"]
+    (seen,) = planned(str(pairs), tiny_model("bert")).identity.sources
     assert "window" not in seen
-    (seen,) = planned(f"{pairs},window=40", tiny_model("bert")).identity["sources"]
+    (seen,) = planned(f"{pairs},window=40", tiny_model("bert")).identity.sources
     assert seen["window"] == 40
-    (seen,) = planned(f"{pairs},window=even:40", tiny_model("bert")).identity["sources"]
+    (seen,) = planned(f"{pairs},window=even:40", tiny_model("bert")).identity.sources
     assert seen["window"] == "even:40"

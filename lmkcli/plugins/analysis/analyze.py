@@ -243,9 +243,9 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
 
     def _drawn(self, output: Path, report: Report) -> _Computed:
         """Compute the numbers, draw the figure and record it. The output is checked before any work."""
+        from lmkcli.artifact import outputs
         from lmkcli.evaluation.score_plots import check_figure
         from lmkcli.plugins.analysis.curves import KIND, record_figure
-        from lmkcli.store import outputs
 
         catalog.PLOTS.load("curve")
         check_figure(output)

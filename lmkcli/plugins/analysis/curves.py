@@ -4,25 +4,37 @@ The settings of an entry are the settings of all steps in its lineage. A line is
 on the same line if they differ only in the setting along the axis.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import Facts, Manifest, OpenMapping
 from lmkcli.evaluation.results import headings
 from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.progress import Call
 from lmkcli.provenance import scorelog
-from lmkcli.spec import manifest
-from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
 
 Entry = dict[str, Any]
 Settings = dict[str, str]
 
 KIND = "figure"  # of the manifest next to a figure
+
+
+class FigureFacts(Facts, frozen=True, kw_only=True):
+    """Also the numbers in the figure."""
+
+    shown: Any
+
+
+class FigureManifest(Manifest, frozen=True, kw_only=True, tag=KIND):
+    """The manifest of a figure: `identity` has its inputs."""
+
+    identity: OpenMapping
+    facts: FigureFacts
+
 
 # These settings are in the name of a line if they differ, in this order. Other settings are in the name
 # only if two lines would have the same name without them.
@@ -203,8 +215,7 @@ def record_figure(path: Path, sources: Mapping[str, Any], shown: Any, call: Call
 
     The numbers in the figure, `shown`, are among its facts.
     """
-    facts = {"shown": shown, **manifest.environment(call)}
-    made = manifest.Manifest(KIND, dict(sources), facts=facts)
-    text = json.dumps(asdict(made), indent=1, ensure_ascii=False)
+    facts = FigureFacts(**manifest.environment(call), shown=shown)
+    text = manifest.as_text(FigureManifest(identity=dict(sources), facts=facts))
     with atomic_file(outputs.sidecar(path)) as temporary:
         temporary.write_text(text + "\n", "utf-8", "surrogatepass")

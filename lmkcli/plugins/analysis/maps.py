@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.data.collection import open_collection
-from lmkcli.errors import DataError, UsageError
+from lmkcli.errors import DataError
 from lmkcli.store.vectors import Vectors
 from lmkcli.text.formatting import shell_line
 
@@ -65,11 +65,7 @@ def make_map(vectors: Vectors, wanted: int, method: str, by: str) -> Map:
 
 def _field(vectors: Vectors, by: str, docs: list[str]) -> list[str] | list[float]:
     """A field of the records of documents, from the encoded collection; numbers if all are numbers."""
-    source = vectors.manifest.execution.get("source", {}).get("name", "")
-    if not source:
-        raise UsageError(
-            f"--by {by}: the manifest of the vectors names no collection; use chunk or doc"
-        )
+    source = vectors.manifest.execution.source.name
     fields = {doc.id: doc.text for doc in open_collection(source, by).docs()}
     values = [fields.get(name, "") for name in docs]
     if not any(values):

@@ -251,16 +251,16 @@ def _open_index(run: Path) -> "Index | None":
 
     None if the run names no index. DataError if the index is missing.
     """
+    from lmkcli.artifact.outputs import sidecar
     from lmkcli.retrieval.pipeline import open_index
     from lmkcli.retrieval.searching import read_manifest
     from lmkcli.retrieval.settings import OpenSettings
-    from lmkcli.store.outputs import sidecar
 
     if not sidecar(run).is_file():
         return None
     facts = read_manifest(run).facts
-    record = facts.get("operation")
-    if isinstance(record, dict) and record.get("operation") == "search":
+    record = facts.operation
+    if record.get("operation") == "search":
         kind = operation_kind(record)
         kept = (
             "index",
@@ -274,10 +274,9 @@ def _open_index(run: Path) -> "Index | None":
             "model",
         )
         settings = {name: record[name] for name in kept if record.get(name)}
-        directory = str(facts.get("directory", ""))
         for option in options(kind):
             if option.name in settings and option.flag.role in ("artifact", "model"):
-                settings[option.name] = _resolved(settings[option.name], directory)
+                settings[option.name] = _resolved(settings[option.name], facts.directory)
         search: Any = kind.from_json(
             {"operation": "search", "version": record.get("version"), **settings}, interactive=True
         )
@@ -285,8 +284,8 @@ def _open_index(run: Path) -> "Index | None":
             raise DataError(f"{search.index} is missing")
         opened: Index = search.open()
         return opened
-    named = facts.get("index")  # a Python function wrote the run
-    return open_index(Path(named), OpenSettings()) if isinstance(named, str) and named else None
+    # a Python function wrote the run
+    return open_index(Path(facts.index), OpenSettings()) if facts.index else None
 
 
 def _resolved(value: Any, directory: str) -> Any:

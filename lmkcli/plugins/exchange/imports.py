@@ -15,19 +15,26 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import (
+    MOST_DIMS,
+    Origin,
+    VectorsExecution,
+    VectorsFacts,
+    VectorsIdentity,
+    VectorsManifest,
+)
+from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.errors import DataError, LmkError, Mismatch, UsageError
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Call, Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig, Recipe
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Device
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.sparse import open_stored
@@ -229,10 +236,10 @@ def run_import(
     space, and for vectors of another width or with values that are not finite. Mismatch if the folder has
     other contents.
     """
-    if incoming.dim > manifest.MOST_DIMS:
+    if incoming.dim > MOST_DIMS:
         raise DataError(
             f"{incoming.files[0]} has vectors of {incoming.dim:,} dimensions, and lmk stores at most "
-            f"{manifest.MOST_DIMS:,}"
+            f"{MOST_DIMS:,}"
         )
     described = _manifest(incoming, recipe, report.call)
     with rollback_on_error(folder):
@@ -243,24 +250,25 @@ def run_import(
     return ImportCounts(open_stored(folder).rows, incoming.dim, normalized)
 
 
-def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> Manifest:
-    identity = {
-        "recipe": recipe.identity(),
-        "dim": incoming.dim,
-        "text": {"fields": "contents"} if incoming.has_text else {},
-        "imported": incoming.kind,
-    }
+def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> VectorsManifest:
     stats = [(file, file.stat()) for file in incoming.files]
     stamp = {file.name: [stat.st_size, stat.st_mtime_ns] for file, stat in stats}
-    execution = {
-        "source": {"name": str(incoming.files[0].parent), "stamp": stamp},
-        "shards": 1,
-        "dtype": "fp32",  # for queries; the dtype of the documents is unknown
-        "store_dtype": incoming.stored,
-        "store_text": incoming.has_text,
-    }
-    facts = {**manifest.environment(call), "models": recipe.located()}
-    return Manifest("vectors", identity, execution, facts)
+    return VectorsManifest(
+        identity=VectorsIdentity(
+            recipe=recipe,
+            dim=incoming.dim,
+            text={"fields": "contents"} if incoming.has_text else {},
+            imported=incoming.kind,
+        ),
+        execution=VectorsExecution(
+            source=Origin(name=str(incoming.files[0].parent), stamp=stamp),
+            shards=1,
+            dtype="fp32",  # for queries; the dtype of the documents is unknown
+            store_dtype=incoming.stored,
+            store_text=incoming.has_text,
+        ),
+        facts=VectorsFacts(**manifest.environment(call), models=recipe.located()),
+    )
 
 
 def _write(

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import normalize
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
+from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.encoder import make_placer, open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import check_exportable, run_by_lmk
@@ -29,11 +32,8 @@ from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import Input, Placer
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window
-from lmkcli.store.outputs import write_once
 
 GRAPH, PLACEMENT, TOKENIZER = "model.onnx", "placement.json", "tokenizer.json"
 TOLERANCE = 1e-4  # of a difference to lmk's vectors, relative to the length of a vector
@@ -86,14 +86,15 @@ def export_graph(
             f"{source.name} declares windows of {Window(source.window).length}; the graph reads a text of "
             f"up to {doc.max_length} positions at once, as with --window full"
         )
-    identity = {"to": "onnx", "recipe": resolved.recipe.identity()}
-    facts = {**manifest.environment(report.call), "from": source.name}
-    facts["models"] = resolved.recipe.located()
-    write_once(
-        folder,
-        Manifest("export", identity, facts=facts),
-        lambda growing: _write(resolved, growing),
+    described = ExportManifest(
+        identity=ExportIdentity(to="onnx", recipe=resolved.recipe),
+        facts=ExportFacts(
+            **manifest.environment(report.call),
+            made_of=source.name,
+            models=resolved.recipe.located(),
+        ),
     )
+    write_once(folder, described, lambda growing: _write(resolved, growing))
     return dict(json.loads((folder / PLACEMENT).read_text("utf-8"))["graph"])
 
 

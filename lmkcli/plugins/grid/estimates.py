@@ -82,8 +82,8 @@ def _estimate(
 
 def _read_error(collection: str) -> str:
     """The reason why the documents of a collection cannot be read; empty if they can."""
+    from lmkcli.artifact import manifest
     from lmkcli.data.collection import Shard, open_collection
-    from lmkcli.spec import manifest
 
     if (Path(collection) / manifest.NAME).is_file():
         return ""  # tokens

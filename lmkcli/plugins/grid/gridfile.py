@@ -15,10 +15,10 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact import manifest
 from lmkcli.catalog import OPERATIONS
 from lmkcli.data import known_collections
 from lmkcli.errors import UsageError
-from lmkcli.spec import manifest
 from lmkcli.spec.operation import Option, options
 from lmkcli.spec.values import MOST_SHARDS
 from lmkcli.system.input_files import read_toml

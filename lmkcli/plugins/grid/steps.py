@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.lookup import is_local, read_model
@@ -28,7 +29,6 @@ from lmkcli.plugins.grid.gridfile import (
     owner,
     settings,
 )
-from lmkcli.spec import manifest
 from lmkcli.spec.operation import Operation, Option, options
 from lmkcli.spec.values import SPLITTERS, Shard
 

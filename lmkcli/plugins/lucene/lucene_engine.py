@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from lmkcli.artifact.manifest import json_differences
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
@@ -35,7 +36,6 @@ from lmkcli.retrieval.lexical.feedback import BETA
 from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine, LexicalIndex, expansion
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import json_differences
 from lmkcli.system.input_files import read_json
 
 silence()

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.plugins.milvus.milvus_collection import (
     CollectionState,
@@ -36,7 +37,6 @@ from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
 from lmkcli.system import network
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lmkcli import catalog
+from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import check_exportable, exported, resolve_whole
@@ -36,6 +37,7 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
+from lmkcli.spec.recipe import Recipe
 from lmkcli.spec.values import Granularity
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
@@ -97,19 +99,19 @@ class PretrainJob:
         return replace(masking, **{name: v for name, v in overrides.items() if v is not None})
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> ModelIdentity:
         """The values that a resumed training must share with the original."""
-        recipe = self.resolved.recipe.identity()
+        recipe = self.resolved.recipe
         if self.created:  # the settings contain the seed, which determines the random weights
-            recipe = {side: config | {"weights": ""} for side, config in recipe.items()}
-        return {
-            "recipe": recipe,
-            "granularities": list(self.layout.grans),
-            "data": self.corpus.digest,
-            "sources": [{"weight": source.weight} for source in self.sources],
-            "settings": {k: v for k, v in asdict(self.settings).items() if k not in MACHINE},
-            **({"new": self.created.identity} if self.created else {}),
-        }
+            recipe = Recipe(replace(recipe.doc, weights=""), replace(recipe.query, weights=""))
+        return ModelIdentity(
+            recipe=recipe,
+            granularities=list(self.layout.grans),
+            data=self.corpus.digest,
+            sources=[{"weight": source.weight} for source in self.sources],
+            settings={k: v for k, v in asdict(self.settings).items() if k not in MACHINE},
+            new=self.created.identity if self.created else {},
+        )
 
     def __len__(self) -> int:
         """Return the number of texts or blocks."""

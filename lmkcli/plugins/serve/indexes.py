@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact import manifest
 from lmkcli.encoding.encoder import Encoder, open_recorded
 from lmkcli.errors import UsageError
 from lmkcli.plugins.serve.stamps import Stamp, stamp
@@ -19,7 +20,6 @@ from lmkcli.retrieval.index import Embedding, Index, Served
 from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.vectors import Vectors
 
@@ -69,7 +69,7 @@ class LoadedEncoders:
         return self._loaded[key]
 
     def _key(self, side: EncoderConfig, vectors: Vectors) -> str:
-        dtype = self._settings.dtype or vectors.manifest.execution["dtype"]
+        dtype = self._settings.dtype or vectors.manifest.execution.dtype
         return manifest.digest([side.identity(), side.model, dtype])
 
 

@@ -3,9 +3,10 @@
 import os
 from pathlib import Path
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexManifest
 from lmkcli.errors import DataError
 from lmkcli.retrieval.index_folder import BUILT
-from lmkcli.spec import manifest
 from lmkcli.store.parts import DONE, GENERATION
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -18,8 +19,9 @@ def stamp(folder: Path) -> Stamp:
     """
     folders = [folder]
     try:
-        if recorded := manifest.read(folder).facts.get("vectors"):
-            folders.append(folder / str(recorded))
+        described = manifest.read(folder)
+        if isinstance(described, IndexManifest) and described.facts.vectors:
+            folders.append(folder / described.facts.vectors)
     except (OSError, DataError):
         pass  # the folder is replaced just now, or another tool made it
     names = (manifest.NAME, BUILT, GENERATION, DONE)

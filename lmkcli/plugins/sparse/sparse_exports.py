@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
+from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.encoder import check_folder
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.plugins.exchange.export import ExportCounts
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import write_once
 from lmkcli.store.sparse import SparseVectors
 
 ANSERINI = "anserini-json"
@@ -40,8 +40,12 @@ def export_sparse(vectors: SparseVectors, folder: Path, report: Report = Report(
     model = read_model(side.model, side.revision or None, offline=True)
     check_folder(side, model)
     tokens = open_tokenizer(model, side).tokens(np.arange(vectors.dim, dtype=np.int32))
-    facts = {**manifest.environment(report.call), "from": str(vectors.folder.absolute())}
-    described = Manifest("export", {"to": ANSERINI, "vectors": vectors.digest()}, facts=facts)
+    described = ExportManifest(
+        identity=ExportIdentity(to=ANSERINI, vectors=vectors.digest()),
+        facts=ExportFacts(
+            **manifest.environment(report.call), made_of=str(vectors.folder.absolute())
+        ),
+    )
 
     def write(growing: Path) -> None:
         done = 0

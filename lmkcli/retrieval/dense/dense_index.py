@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_recorded
@@ -43,10 +45,11 @@ LONGEST = (
 )
 
 
-def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
+def open_vectors(folder: Path | Artifact[VectorsManifest], settings: OpenSettings) -> "DenseIndex":
     """Open vectors without an index, for exact search."""
-    units = RankedUnits(Vectors(folder), settings.level or "", settings.aggregate or "")
-    info = IndexInfo(str(folder.absolute()), "exact", units.vectors.digest(), units.identity)
+    vectors = Vectors(folder)
+    units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
+    info = IndexInfo(str(vectors.folder.absolute()), "exact", vectors.digest(), units.identity)
     return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import Encoder
 from lmkcli.retrieval.dense.dense_index import best_passages, open_query_encoder
@@ -21,7 +23,12 @@ from lmkcli.store.vectors import Ragged, Vectors
 class VectorReranker:
     """A vectors folder that scores documents in float64; NaN for documents without a vector."""
 
-    def __init__(self, path: Path, settings: OpenSettings, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | Artifact[VectorsManifest],
+        settings: OpenSettings,
+        encoder: Encoder | None = None,
+    ) -> None:
         """Open the vectors; `encoder` is the encoder of their queries if it is loaded already."""
         vectors = Vectors(path)
         self._settings, self._loaded = settings, encoder
@@ -29,7 +36,7 @@ class VectorReranker:
             vectors, aggregate="" if vectors.single else settings.aggregate or ""
         )
         identity = self._units.identity
-        self.info = IndexInfo(str(path.absolute()), "vectors", vectors.digest(), identity)
+        self.info = IndexInfo(str(vectors.folder.absolute()), "vectors", vectors.digest(), identity)
 
     def scorer(self, queries: list[Query]) -> Scorer:
         """Encode the queries in one batch and return their scorer."""

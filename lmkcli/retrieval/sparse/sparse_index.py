@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse_queries
@@ -21,10 +23,12 @@ from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import SparseRagged, SparseVectors
 
 
-def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
+def open_sparse_vectors(
+    folder: Path | Artifact[VectorsManifest], settings: OpenSettings
+) -> "SparseIndex":
     """Open sparse vectors for exact search. Raises UsageError for settings without an effect."""
     vectors = SparseVectors(folder)
-    info = IndexInfo(str(folder.absolute()), "exact", vectors.digest(), {})
+    info = IndexInfo(str(vectors.folder.absolute()), "exact", vectors.digest(), {})
     return open_ranked(info, vectors, settings, exact_product)
 
 

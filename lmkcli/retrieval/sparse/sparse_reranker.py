@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact, open_artifact
+from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Query
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.reranking import Scorer
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors
-from lmkcli.store.sparse import SparseVectors
 
 
 class SparseReranker:
@@ -22,10 +23,13 @@ class SparseReranker:
     A document that shares no term with the query has the score 0.
     """
 
-    def __init__(self, path: Path, settings: OpenSettings) -> None:
-        single = SparseVectors(path).single
+    def __init__(self, path: Path | Artifact[VectorsManifest], settings: OpenSettings) -> None:
+        opened = open_artifact(path, VectorsManifest)
+        single = opened.manifest.identity.recipe.doc.unit == "doc"
         aggregate = None if single else settings.aggregate
-        self._index = open_sparse_vectors(path, replace(settings, level=None, aggregate=aggregate))
+        self._index = open_sparse_vectors(
+            opened, replace(settings, level=None, aggregate=aggregate)
+        )
         self.info = self._index.info._replace(kind="vectors")
 
     def scorer(self, queries: list[Query]) -> Scorer:

@@ -17,6 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.outputs import checkpoints as existing
+from lmkcli.artifact.outputs import files_in
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler
 from lmkcli.encoding.sentence_folder import (
     module_folders,
@@ -28,8 +31,6 @@ from lmkcli.models.decoders import MaskedModel
 from lmkcli.models.folder import HEADS, TRAINED
 from lmkcli.models.heads import state_module
 from lmkcli.models.lora import merge
-from lmkcli.spec import manifest
-from lmkcli.store.outputs import checkpoints as existing
 from lmkcli.system import disk
 from lmkcli.system.atomic import atomic_file, make_folder, sync, sync_tree
 from lmkcli.system.input_files import file_digest, int_range, parse_json, read_json
@@ -202,13 +203,13 @@ def publish(
         _write_pooler(growing, resolved, others)
         _write_adapter(growing, resolved, module, learned)
         _write_heads(growing, others)
+        (growing / CARD).write_text(_card(folder, resolved, facts), encoding="utf-8")
         _copy_mode(growing, folder / manifest.NAME)
         sync_tree(growing)
         _sync_log(folder)
+        manifest.record_files(folder, files_in(growing))
         for entry in sorted(growing.iterdir()):
             _move(entry, folder / entry.name)
-        with atomic_file(folder / CARD) as temporary:
-            temporary.write_text(_card(folder, resolved, facts), encoding="utf-8")
     with atomic_file(folder / TRAINED) as temporary:
         temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
     remove_checkpoints(folder)

@@ -10,15 +10,14 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from lmkcli import __version__
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ModelFacts, ModelIdentity, ModelManifest
+from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolution import ResolvedRecipe
-from lmkcli.encoding.sentence_folder import encoder_files
 from lmkcli.errors import DataError, LmkError, Stopped
 from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.system.atomic import LOCK_FILE, locked
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.trainer import LossTrainer, TrainingTask, arguments
@@ -53,7 +52,7 @@ class Job(Protocol):
         """The settings, with the final number of `steps`."""
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> ModelIdentity:
         """The values that a resumed training must share with the original."""
 
     def task(self, start: Start) -> TrainingTask:
@@ -73,9 +72,9 @@ def run(job: Job, folder: Path, report: Report, callbacks: Sequence[Any] = ()) -
 
     `callbacks` are additional callbacks of transformers' Trainer.
     """
-    facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
-    facts["files"] = [file.name for file in encoder_files(job.resolved.folder)]
-    described = Manifest("model", job.identity, facts=facts)
+    models = job.resolved.recipe.located()
+    facts = ModelFacts(**manifest.environment(report.call), models=models)
+    described = ModelManifest(identity=job.identity, facts=facts)
     if (folder / manifest.NAME).is_file():
         manifest.claim(folder, described)  # another training is refused at once
     with _locked_by_first(folder, job.settings), rollback_on_error(folder):
@@ -165,8 +164,8 @@ def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
     return {
         "version": __version__,
         "steps": job.settings.steps,
-        "data": identity["data"],
-        "granularities": identity["granularities"],
+        "data": identity.data,
+        "granularities": identity.granularities,
         "recipe": job.resolved.recipe.identity(),
         "settings": asdict(job.settings),
         "curve": [line for line in history if "loss" in line],

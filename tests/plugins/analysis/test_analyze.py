@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.plugins.analysis import analyze
+from lmkcli.plugins.analysis.curves import FigureManifest
 from lmkcli.plugins.analysis.maps import Map
-from lmkcli.spec import manifest
 
 pytest.importorskip("matplotlib")
 
@@ -53,12 +54,12 @@ def test_attention_is_a_line_for_each_pooler(
     text = figure.read_text()
     assert ">cls<" in text
     assert ">lmk<" in text
-    made = manifest.read_file(figure.with_name("a.svg.json"))
+    made = manifest.read_file(figure.with_name("a.svg.json"), FigureManifest)
     assert made.kind == "figure"
     assert [side["doc"]["pool"] for side in made.identity["recipes"]] == ["cls", "lmk"]
-    assert made.facts["operation"]["docs"] == 3
+    assert made.facts.operation["docs"] == 3
     shown = lmk(*words, "--json").json
-    assert shown == made.facts["shown"]
+    assert shown == made.facts.shown
     assert [len(line["points"]) for line in shown] == [4, 4]
     each = lmk(*words[:5], "--pool", "cls", "--min-tokens", 30, "--layers", "each", "--json").json
     assert [line["name"] for line in each] == ["cls layer 1", "cls layer 2"]

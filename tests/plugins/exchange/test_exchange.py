@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lmkcli import catalog
-from lmkcli.spec import manifest
+from lmkcli.artifact import manifest
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]

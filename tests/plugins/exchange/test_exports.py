@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmkcli import catalog
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportIdentity, ExportManifest
 from lmkcli.data.run import Run, ranked, write_run
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
@@ -23,7 +25,6 @@ from lmkcli.plugins.exchange.export import Target
 from lmkcli.plugins.exchange.exports import export, export_examples
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Report
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
@@ -204,8 +205,8 @@ def test_an_export_is_complete_and_names_its_source(
         export(docs, "numpy", folder, Report(stop))
     assert not list(tmp_path.iterdir())
     export(docs, "numpy", folder)
-    found = manifest.read(folder, "export")
-    assert found.identity == {"to": "numpy", "vectors": docs.digest()}
+    found = manifest.read(folder, ExportManifest)
+    assert found.identity == ExportIdentity(to="numpy", vectors=docs.digest())
     before = (folder / "vectors.npy").stat().st_mtime_ns
     export(docs, "numpy", folder)
     assert (folder / "vectors.npy").stat().st_mtime_ns == before

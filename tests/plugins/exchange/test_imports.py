@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.data.collection import Query
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
@@ -30,7 +31,6 @@ from lmkcli.plugins.exchange.imports import (
 from lmkcli.progress import Report
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.spec.values import WHOLE
@@ -100,8 +100,8 @@ def test_ids_and_vectors_are_unchanged(tmp_path: Path, kind: str) -> None:
     assert made == ImportCounts(2500, DIM, 0)
     vectors = same(tmp_path / "v")
     identity = vectors.manifest.identity
-    assert identity["imported"] == ("numpy" if kind == "numpy" else "pyserini")
-    assert vectors.manifest.execution["store_dtype"] == "fp32"
+    assert identity.imported == ("numpy" if kind == "numpy" else "pyserini")
+    assert vectors.manifest.execution.store_dtype == "fp32"
     text = "text of d7" if kind == "jsonl" else ""
     assert vectors.docs(np.array([7]))[0].text == text
 
@@ -341,7 +341,7 @@ def test_the_given_model_encodes_the_queries(
     import_from(source, tmp_path / "w", "pyserini", recipe=resolved.recipe)
     made = Vectors(tmp_path / "w")
     assert made.recipe == native.recipe
-    assert made.manifest.fingerprint != native.manifest.fingerprint
+    assert made.artifact.fingerprint != native.artifact.fingerprint
     folder = read_model(made.recipe.query.model)
     encoder = open_encoder(made.recipe.query, folder, SETTINGS)
     query = encoder.queries([Query("q", "copper conducts")]).vectors[0]
@@ -373,7 +373,7 @@ def test_vectors_for_cosine_are_normalised(tiny_model: Models, tmp_path: Path) -
 def test_vectors_without_a_model_have_no_query_encoder(tmp_path: Path) -> None:
     import_from(put_numpy(tmp_path / "in"), tmp_path / "v")
     recipe = Vectors(tmp_path / "v").recipe
-    assert manifest.read(tmp_path / "v").identity["recipe"]["query"]["weights"] == ""
+    assert manifest.read(tmp_path / "v").identity.recipe.query.weights == ""
     with pytest.raises(DataError, match="imported without a model"):
         read_model(recipe.query.model)
 

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexManifest, Origin
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Run
 from lmkcli.encoding import vector_updates
@@ -31,7 +33,6 @@ from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system import network
@@ -50,6 +51,8 @@ QUERIES = 4
 SERVER = os.environ.get("LMK_TEST_MILVUS", "")
 COLLECTION = "docs_" + os.environ.get("PYTEST_XDIST_WORKER", "alone")  # workers share a server
 lite_only = pytest.mark.skipif(bool(SERVER), reason="tests the file of Milvus Lite")
+
+ORIGIN = Origin(name="given")
 
 
 class Service:
@@ -112,7 +115,7 @@ class Service:
             if alive.any() and (not kept or number in kept):
                 slices.append(PartSlice.of(piece.name, alive))
         vector_updates.publish_generation(
-            self.vectors, Generation(0, {}, now.slices, 0), Generation(0, {}, slices, 0)
+            self.vectors, Generation(0, ORIGIN, now.slices, 0), Generation(0, ORIGIN, slices, 0)
         )
 
 
@@ -331,7 +334,7 @@ def test_an_update_writes_new_vectors_and_removes_deleted_ones(service: Service,
     before = Vectors(service.vectors)
     now = [*before.slices[1:], *everything[parts - 2 :]]  # one part is removed, two are added
     vector_updates.publish_generation(
-        service.vectors, Generation(0, {}, before.slices, 0), Generation(0, {}, now, 0)
+        service.vectors, Generation(0, ORIGIN, before.slices, 0), Generation(0, ORIGIN, now, 0)
     )
     service.drop([0, 5])
     vectors = Vectors(service.vectors)
@@ -378,7 +381,7 @@ def test_vectors_of_an_abandoned_update_are_removed(
     def publish(slices: list[PartSlice]) -> None:
         then = Vectors(service.vectors).slices
         vector_updates.publish_generation(
-            service.vectors, Generation(0, {}, then, 0), Generation(0, {}, slices, 0)
+            service.vectors, Generation(0, ORIGIN, then, 0), Generation(0, ORIGIN, slices, 0)
         )
 
     publish([*before, *everything[-3:-1]])
@@ -439,7 +442,7 @@ def test_a_missing_collection_is_named_and_built_again(service: Service) -> None
 
 def open_moved(service: Service, uri: str, settings: OpenSettings) -> None:
     """Open the index with another address in its manifest."""
-    recorded = manifest.read(service.index).identity["settings"]
+    recorded = manifest.read(service.index, IndexManifest).identity.settings
     moved = Milvus.recorded({**recorded, "uri": uri}, service.index)
     moved.open(service.index, Vectors(service.vectors), 120, settings)
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from lmkcli.artifact import manifest
 from lmkcli.plugins.serve import runtime
 from lmkcli.plugins.serve.runtime import RunningServer
 from lmkcli.plugins.serve.stamps import stamp
-from lmkcli.spec import manifest
+from tests import manifests
 from tests.cli.test_startup import imported
 from tests.conftest import Lmk
 from tests.plugins.serve.conftest import Start
@@ -92,8 +92,8 @@ def test_an_address_file_that_does_not_fit_is_ignored_with_a_note(
 
 
 def test_the_stamp_of_an_index_with_an_impossible_path(tmp_path: Path) -> None:
-    made = manifest.Manifest("index", {}, facts={"vectors": "a\0b"})
-    (tmp_path / manifest.NAME).write_text(json.dumps(asdict(made)))
+    made = manifests.index(of_vectors="a\0b")
+    (tmp_path / manifest.NAME).write_text(manifest.as_text(made))
     assert stamp(tmp_path)[-1] == (0, 0, 0)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lmkcli.artifact.kinds import Origin
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, read_run, write_run
 from lmkcli.encoding import vector_updates
@@ -31,6 +32,8 @@ ROWS = 60
 IDS = [f"d{number:02d}" for number in range(ROWS)]
 QUERIES = [Query(f"q{number}", str(number)) for number in range(4)]
 FP32 = OpenSettings(device="cpu", dtype="fp32")
+
+ORIGIN = Origin(name="given")
 
 
 def several(seed: int, longest: int = 12) -> Ragged:
@@ -85,7 +88,7 @@ class Folder:
             if alive.any():
                 slices.append(PartSlice.of(piece.name, alive))
         vector_updates.publish_generation(
-            self.path, Generation(0, {}, now.slices, 0), Generation(0, {}, slices, 0)
+            self.path, Generation(0, ORIGIN, now.slices, 0), Generation(0, ORIGIN, slices, 0)
         )
 
 

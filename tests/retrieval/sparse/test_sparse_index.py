@@ -112,7 +112,7 @@ def test_damaged_queries_of_shards_are_named(
     encode(beir, masked_model("bert"), tmp_path / "v", top_terms=9)
     words = {"k": 7, "device": "cpu", "output": tmp_path / "r.trec"}
     Search(str(tmp_path / "v"), str(beir), shard="0/1", **words).run()
-    (path,) = (tmp_path / "r.trec.shards").glob("queries-*.npz")
+    (path,) = (tmp_path / "r.trec.shards").glob("shared-queries-*.npz")
     arrays = dict(np.load(path))
     for stem, value in damage.items():
         arrays[stem][0] = value

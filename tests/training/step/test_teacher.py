@@ -148,9 +148,10 @@ def test_people_are_told_of_the_teacher(pairs: Path, tiny_model: Models) -> None
 def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
     alone, taught = (planned(str(pairs), model, teacher) for teacher in ("", model))
-    assert "teacher" not in alone.identity
-    told = taught.identity["teacher"]
-    assert told["doc"]["weights"] == resolve(RecipeOptions(model=str(model))).folder.weights_digest
+    assert alone.identity.teacher is None
+    told = taught.identity.teacher
+    assert told
+    assert told.doc.weights == resolve(RecipeOptions(model=str(model))).folder.weights_digest
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lmkcli.artifact.manifest import json_differences
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.parquet import open_parquet, parquet_writer, read_column
 from lmkcli.data.run import Ranking, Run, ranked
@@ -31,7 +32,6 @@ from lmkcli.retrieval.engines.bm25.library import bm25s
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
 from lmkcli.retrieval.lexical.lexical_engine import DOCS, LexicalEngine
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
-from lmkcli.spec.manifest import json_differences
 from lmkcli.store.doctable import DocTable, take
 from lmkcli.system.input_files import int_range, read_json
 from lmkcli.system.streams import batched

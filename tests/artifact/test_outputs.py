@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import WrittenFile
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store import outputs
+from tests import manifests
 
 PART = "00000of00001-000000000000-000000000003"
 
@@ -26,7 +26,7 @@ def test_a_missing_path_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -
 
 def claim(path: Path, kind: str = "vectors") -> None:
     """Make a path an artifact: a folder, or for the kind 'run' a file with its manifest."""
-    text = json.dumps(asdict(Manifest(kind, {})))
+    text = manifest.as_text(manifests.KINDS[kind]())
     if kind == "run":
         path.write_text("q Q0 d 1 1 x\n")
         outputs.sidecar(path).write_text(text)
@@ -53,7 +53,7 @@ def test_a_path_with_a_manifest_of_lmk_is_an_artifact(tmp_path: Path) -> None:
     claim(folder)
     assert outputs.is_artifact(run)
     assert outputs.is_artifact(folder)
-    claim(folder, "photographs")
+    (folder / manifest.NAME).write_text('{"kind": "photographs", "format": 1}')
     assert not outputs.is_artifact(folder)
     assert outputs.sidecar(run).name == "run.trec.json"
 
@@ -109,16 +109,17 @@ OWN = {
                 ".generation.json.12.34"],
     "index": ["built.json", "1/files.json", "1/any/name.xyz", "1/name", ".2.12.34.56/any/name",
               ".removed.3/name"],
-    "export": ["ids.txt", "corpus.0.pkl"],
-    "model": ["training.json", "log.jsonl", "README.md", "config.json", "model.safetensors", "modules.json",
-              "1_Pooling/config.json", "2_Dense/model.safetensors", "heads/model.safetensors",
-              "checkpoints/checkpoint-3/optimizer.pt", "adapter/adapter_config.json",
-              "adapter/adapter_model.safetensors", "adapter/modules.json", "adapter/1_Pooling/config.json"],
+    "export": [],
+    "model": ["training.json", "log.jsonl", "checkpoints/checkpoint-3/optimizer.pt",
+              "checkpoints/.growing/optimizer.pt", ".growing/model.safetensors", "tensorboard/events.out.1"],
+    "shards": ["00000of00002-0.npz", "shared-queries-0.npz", "shared-common.index",
+               ".shared-common.index.1.2"],
 }  # fmt: skip
 FOREIGN = [
     "thesis.tex", "parts.txt", "done/thesis.tex", f"parts/{PART}/thesis.tex", "parts/photos/1.jpg",
     "bm25/thesis.tex", "1/thesis.tex", "1/any/thesis.tex", "2024/1.jpg", "faiss.index", "vectors/a.npy",
     ".hidden", ".removed.photos/1.jpg", "adapter/thesis.tex", "heads/thesis.tex",
+    "tensorboard/thesis.tex", "checkpoints/notes.txt", "checkpoints/checkpoint-x/a", "queries-0.npz",
 ]  # fmt: skip
 
 
@@ -143,14 +144,40 @@ def test_the_manifest_of_an_export_lists_its_files(tmp_path: Path) -> None:
     for name in ("config.json", "1_Pooling/config.json", "notes.txt", "1_Pooling/notes.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
-    files = ["config.json", "1_Pooling/config.json", "../outside", "/outside"]
-    text = json.dumps(asdict(Manifest("export", {}, facts={"files": files})))
     (tmp_path / "outside").write_text("mine")
-    (folder / manifest.NAME).write_text(text)
+    files = ["config.json", "1_Pooling/config.json", "../outside", str(tmp_path / "outside")]
+    listed = {name: manifest.written(folder / name) for name in files}
+    made = structs.replace(manifests.export(), files=listed)
+    (folder / manifest.NAME).write_text(manifest.as_text(made))
     assert outputs.clear(folder) == ["1_Pooling", "notes.txt"]
     assert (tmp_path / "outside").exists()
     assert not (folder / "config.json").exists()
     assert not (folder / "1_Pooling/config.json").exists()
+
+
+def test_a_listed_file_that_was_edited_belongs_to_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("README.md", "config.json"):
+        (folder / name).write_text("{}")
+    listed = {name: manifest.written(folder / name) for name in ("README.md", "config.json")}
+    made = structs.replace(manifests.export(), files=listed)
+    (folder / manifest.NAME).write_text(manifest.as_text(made))
+    (folder / "README.md").write_text("my notes")
+    assert outputs.clear(folder) == ["README.md"]
+    assert (folder / "README.md").read_text() == "my notes"
+
+
+def test_a_link_in_the_place_of_a_listed_file_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "mine").write_text("{}")
+    listed = {"config.json": manifest.written(tmp_path / "mine")}
+    made = structs.replace(manifests.export(), files=listed)
+    (folder / manifest.NAME).write_text(manifest.as_text(made))
+    (folder / "config.json").symlink_to(tmp_path / "mine")
+    assert outputs.clear(folder) == ["config.json"]
+    assert (tmp_path / "mine").read_text() == "{}"
 
 
 @pytest.mark.parametrize("kind", ["model", "export", "vectors", "index", "tokens"])
@@ -158,7 +185,9 @@ def test_a_manifest_of_another_person_selects_no_other_file(tmp_path: Path, kind
     folder = tmp_path / "artifact"
     claim(folder, kind)
     files = ["thesis.tex", "notes/thesis.tex", ".bashrc", "setup.py", "../outside"]
-    text = json.dumps(asdict(Manifest(kind, {}, facts={"files": files})))
+    guess = WrittenFile(len("mine"), "0" * 64)
+    made = structs.replace(manifests.KINDS[kind](), files=dict.fromkeys(files, guess))
+    text = manifest.as_text(made)
     (tmp_path / "outside").write_text("mine")
     for name in files[:4]:
         (folder / name).parent.mkdir(exist_ok=True)

@@ -1,7 +1,8 @@
 """Existing outputs: lmk replaces and removes only files that it has written.
 
-A folder belongs to lmk if it has a readable manifest. In such a folder, only the names that lmk writes belong
-to lmk; all other files stay.
+A folder belongs to lmk if it has a readable manifest. In such a folder, the files that the manifest lists
+belong to lmk while they are unchanged. So do the places where its kind of artifact writes by construction,
+such as the parts of vectors. All other files stay.
 """
 
 import os
@@ -9,16 +10,21 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import ExportManifest, Manifest, WrittenFile
 from lmkcli.errors import DataError, Stopped
-from lmkcli.spec import manifest
 from lmkcli.spec.values import is_count
 from lmkcli.system.atomic import LOCK_FILE, atomic_folder, remove_abandoned, unused
 from lmkcli.system.input_files import read_json
 from lmkcli.system.output_streams import is_stream
+
+Described = Manifest | manifest.Header
+
 
 # Each of these names marks an artifact folder as complete.
 COMPLETE = {"done", "built.json", "generation.json", "training.json"}
@@ -26,48 +32,22 @@ REMOVED = ".removed."
 _CHECKPOINT = "checkpoint-([1-9][0-9]{0,9})"
 SIDECAR = ".json"  # the manifest of run.trec is run.trec.json
 
-_PART = (
-    r"(\d{5}of\d{5}-\d{12}-\d{12}|\.growing-\d+-[\w-]+)(/([a-z_]+\.npy|docs\.parquet|part\.json))?"
-)
+PART_FILE = r"[a-z_]+\.npy|docs\.parquet|part\.json"  # in the folder of a part
+_PART = rf"(\d{{5}}of\d{{5}}-\d{{12}}-\d{{12}}|\.growing-\d+-[\w-]+)(/({PART_FILE}))?"
 _PARTED = rf"generation\.json|done(/\d+of\d+\.json)?|parts(/{_PART})?"
-_SENTENCE = (
-    r"(config_sentence_transformers|sentence_bert_config|modules)\.json"
-    r"|\d+_\w+(/(config\.json|model\.safetensors|pytorch_model\.bin))?"
-)
-_WEIGHTS = (
-    r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|model\.safetensors\.index\.json"
-    r"|pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json|model\.bin"
-)
-# The files of models on the hub that are copied into a new folder; its manifest lists the copied ones.
-_COPIED = (
-    rf"{_WEIGHTS}|{_SENTENCE}|(generation_|tokenizer_|preprocessor_|processor_|data_)?config\.json"
-    r"|tokenizer\.(json|model)|(special_tokens_map|added_tokens|vocab)\.json|(vocab|merges)\.txt"
-    r"|(sentencepiece\.bpe|spiece|spm|bpe)\.model|chat_template\.(jinja|json)"
-    r"|(modeling|configuration|tokenization|bert|flash_attn)_\w+\.py"
-    r"|latent_attn_model(/(config\.json|[a-z_]+\.safetensors|pytorch_model\.bin))?"
-)
-_MODEL = (
-    rf"log\.jsonl|training\.json|README\.md|checkpoints(/({_CHECKPOINT}|\.growing)(/.*)?)?"
-    r"|\.growing(/.*)?"
-    r"|tensorboard(/events\..*)?|heads(/model\.safetensors)?"
-    rf"|adapter(/(adapter_config\.json|adapter_model\.safetensors|{_SENTENCE}))?"
-    rf"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config\.json|{_SENTENCE}"
-)
-# The names that lmk writes into a folder of each kind, in addition to the manifest and the lock file, as
-# regular expressions.
-NAMES = {
+# The places that belong to lmk in a folder of each kind, besides the manifest, the lock file and the listed
+# files, as regular expressions. While lmk writes or removes them, they have a prefix.
+PLACES = {
     "tokens": _PARTED,
     "vectors": _PARTED,
     "index": r"built\.json",  # and what its engine wrote into numbered subfolders, see `written_files`
-    "model": _MODEL,
-    "shards": r"queries-\d+\.npz|common\.index|\d{5}of\d{5}-(\d+\.npz|shard\.index)",
-    "export": (
-        r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl"
-        r"|model\.onnx(\.data)?|placement\.json|tokenizer\.json|README\.md"
+    "model": (
+        rf"log\.jsonl|training\.json|checkpoints(/({_CHECKPOINT}|\.growing)(/.*)?)?|\.growing(/.*)?"
+        r"|tensorboard(/events\..*)?"
     ),
+    "shards": r"(shared|\d{5}of\d{5})-.+",
+    "export": "",
 }
-# The names that it may write too: those among them that the manifest lists under the fact `files`.
-LISTED = {"model": _COPIED, "export": _COPIED}
 _TEMPORARY = re.compile(r"\.(.+?)(\.\d+){2,3}", re.ASCII)  # temporary names of system/atomic.py
 FILES = (
     "files.json"  # in a numbered subfolder of an index: the list of the files that its engine wrote
@@ -98,8 +78,8 @@ def is_artifact(path: Path) -> bool:
         if is_stream(path):
             return False
         if path.is_dir():
-            return manifest.read_file(path / manifest.NAME).kind in NAMES
-        return path.is_file() and manifest.read_file(sidecar(path)).kind == "run"
+            return manifest.read_header(path / manifest.NAME).kind in PLACES
+        return path.is_file() and manifest.read_header(sidecar(path)).kind == "run"
     except (DataError, OSError):
         return False
 
@@ -107,7 +87,7 @@ def is_artifact(path: Path) -> bool:
 def is_cleared(path: Path) -> bool:
     """Return whether a folder has only the manifest of an artifact that was removed, or half removed."""
     marker = path / manifest.CLEARED
-    return not (path / manifest.NAME).exists() and manifest_kind(marker) in NAMES
+    return not (path / manifest.NAME).exists() and manifest_kind(marker) in PLACES
 
 
 def check_sidecar(path: Path, kind: str = "run") -> None:
@@ -123,7 +103,7 @@ def check_sidecar(path: Path, kind: str = "run") -> None:
 def manifest_kind(path: Path) -> str:
     """Return the kind of artifact that a manifest describes, or '' if the file is no manifest."""
     try:
-        return manifest.read_file(path).kind
+        return manifest.read_header(path).kind
     except (DataError, OSError):
         return ""
 
@@ -169,13 +149,13 @@ def clear(path: Path, reuse: bool = False) -> list[str]:
     the name manifest.CLEARED, so that the same command may write into this folder after a kill.
     """
     if not path.is_dir():
-        manifest.read_file(sidecar(path))
+        manifest.read_header(sidecar(path))
         path.unlink()
         sidecar(path).unlink()
         return []
     cleared = path / manifest.CLEARED
     existing = cleared if is_cleared(path) else path / manifest.NAME
-    described = manifest.read_file(existing)
+    described = manifest.read_header(existing)
     with unused(existing):
         discard(path, described, {manifest.NAME, cleared.name})
     rest = sorted({*os.listdir(path)} - {manifest.NAME, cleared.name})
@@ -197,7 +177,7 @@ def retire(folder: Path) -> None:
         clear(folder)
 
 
-def discard(folder: Path, described: manifest.Manifest, keep: set[str], below: str = "") -> None:
+def discard(folder: Path, described: Described, keep: set[str], below: str = "") -> None:
     """Remove the files of lmk in an artifact folder, or in its subfolder `below`, except `keep`."""
     own_names = _OwnNames(folder, described)
     names = set(os.listdir(folder / below)) - keep
@@ -206,19 +186,17 @@ def discard(folder: Path, described: manifest.Manifest, keep: set[str], below: s
 
 
 class _OwnNames:
-    """The names that lmk writes in one artifact."""
+    """The files and folders of lmk in one artifact."""
 
-    def __init__(self, folder: Path, described: manifest.Manifest) -> None:
+    def __init__(self, folder: Path, described: Described) -> None:
         self._folder = folder
-        own = f"{re.escape(manifest.NAME)}|{re.escape(LOCK_FILE)}|{NAMES[described.kind]}"
-        self._pattern = re.compile(own, re.ASCII)
-        # Another person may have written the manifest, so it can only select among the names of lmk.
-        possible = re.compile(LISTED.get(described.kind, ""), re.ASCII)
-        listed = [*filter(possible.fullmatch, described.facts.get("files", []))]
+        own = f"{re.escape(manifest.NAME)}|{re.escape(LOCK_FILE)}|{PLACES[described.kind]}"
+        self._places = re.compile(own, re.ASCII)
         self._unfinished = described.kind == "index"
-        if described.kind == "index":
-            listed += written_files(folder)
-        self._listed = {str(each) for name in listed for each in (name, *Path(name).parents)}
+        self._listed = described.files
+        self._of_engine = {*written_files(folder)} if described.kind == "index" else set()
+        names = {*self._listed, *self._of_engine}
+        self._folders = {str(each) for name in names for each in Path(name).parents}
 
     def remove(self, path: Path) -> None:
         """Remove a file, a folder or a link. A folder without foreign files first gets a hidden name."""
@@ -240,9 +218,24 @@ class _OwnNames:
         parts = path.relative_to(self._folder).parts
         if self._unfinished and _UNFINISHED.fullmatch(parts[0]):
             return True
-        names = [_final_name(name) for name in parts]
-        whole = "/".join(names)
-        return whole in self._listed or self._pattern.fullmatch(whole) is not None
+        whole = "/".join(map(_final_name, parts))
+        if whole in self._of_engine or self._places.fullmatch(whole):
+            return True
+        if path.is_dir() and not path.is_symlink():
+            return whole in self._folders
+        return whole in self._listed and self._is_unchanged(path, self._listed[whole])
+
+    def _is_unchanged(self, path: Path, listed: WrittenFile) -> bool:
+        """Return whether a file is the one in the list.
+
+        Another person may have written the manifest, and could list any file. But nobody can list the digest
+        of an unknown file.
+        """
+        try:
+            same_size = not path.is_symlink() and path.lstat().st_size == listed.size
+            return same_size and manifest.written(path) == listed
+        except OSError:
+            return False
 
 
 def written_files(folder: Path) -> list[str]:
@@ -268,7 +261,13 @@ def _final_name(name: str) -> str:
     return temporary[1] if temporary else name
 
 
-def write_once(folder: Path, described: manifest.Manifest, write: Callable[[Path], None]) -> None:
+def files_in(folder: Path) -> dict[str, Path]:
+    """Return all files in a folder and its subfolders, by their paths relative to it, in order."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def write_once(folder: Path, described: ExportManifest, write: Callable[[Path], None]) -> None:
     """Create a folder atomically with the files of `write` and its manifest.
 
     If the folder exists with the same identity, nothing is written. Raises Mismatch for another identity.
@@ -279,8 +278,6 @@ def write_once(folder: Path, described: manifest.Manifest, write: Callable[[Path
         return
     with atomic_folder(folder.absolute(), last=manifest.NAME) as growing:
         write(growing)
-        files = sorted(
-            str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
-        )
-        manifest.claim(growing, replace(described, facts={**described.facts, "files": files}))
+        files = {name: manifest.written(path) for name, path in files_in(growing).items()}
+        manifest.claim(growing, replace(described, files=files))
     (folder / manifest.CLEARED).unlink(missing_ok=True)

@@ -2,23 +2,29 @@
 
 `run.trec.shards/` belongs to `run.trec`. Its `manifest.json` identifies the output, and lists the pieces of
 each shard. A piece is the file `<shard>of<shards>-<piece>`; it is complete or does not exist. The first task
-creates the files that all tasks share. The folder is removed when the output is complete.
+creates the files that all tasks share; their names start with `shared-`. When the output is complete, lmk
+removes the folder.
 """
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import (
+    Facts,
+    OpenMapping,
+    Section,
+    ShardsExecution,
+    ShardsManifest,
+    plain,
+)
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Note
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file, locked
 
-KIND, SUFFIX = "shards", ".shards"
+SUFFIX = ".shards"
 
 
 def shards_folder(output: Path) -> Path:
@@ -30,16 +36,16 @@ class Shards:
     """The shards of one output."""
 
     def __init__(self, folder: Path) -> None:
-        described = manifest.read(folder, KIND)
+        described = manifest.read(folder, ShardsManifest)
         self.folder = folder
-        self.count = int(described.execution["shards"])
-        self._pieces: list[str] = described.execution["pieces"]
+        self.count = described.execution.shards
+        self._pieces = described.execution.pieces
 
     @classmethod
     def claim(
         cls,
         output: Path,
-        identity: dict[str, Any],
+        identity: Section | OpenMapping,
         count: int,
         pieces: list[str],
         call: Call,
@@ -47,16 +53,20 @@ class Shards:
         """Create the folder for the shards of an output, or join it. Raises Mismatch for another identity."""
         folder = shards_folder(output)
         _finish_removal(folder)
-        execution = {"shards": count, "pieces": pieces}
+        wanted = ShardsManifest(
+            identity=plain(identity),
+            execution=ShardsExecution(shards=count, pieces=pieces),
+            facts=Facts(**manifest.environment(call)),
+        )
         try:
-            manifest.claim(folder, Manifest(KIND, identity, execution, manifest.environment(call)))
+            manifest.claim(folder, wanted)
         except Mismatch as error:
             lines = str(error).splitlines()[:-1]
             raise Mismatch("\n".join([*lines, _advice(folder)])) from None
         return cls(folder)
 
     @classmethod
-    def find(cls, output: Path, identity: dict[str, Any]) -> "Shards | None":
+    def find(cls, output: Path, identity: Section | OpenMapping) -> "Shards | None":
         """Return the shards of an output if they exist. Raises Mismatch for another identity."""
         folder = shards_folder(output)
         _finish_removal(folder)
@@ -64,7 +74,7 @@ class Shards:
             with suppress(OSError):
                 folder.rmdir()  # empty after a killed removal
             return None
-        lines = manifest.json_differences(manifest.read(folder, KIND).identity, identity)
+        lines = manifest.json_differences(manifest.read(folder, ShardsManifest).identity, identity)
         if lines:
             found = f"{folder} contains the shards of another output (existing | requested):\n  "
             raise Mismatch(found + "\n  ".join(lines) + f"\n{_advice(folder)}")
@@ -96,9 +106,13 @@ class Shards:
                 "to run without shards"
             )
 
+    def shared(self, name: str) -> Path:
+        """Return the path of a file that all tasks share."""
+        return self.folder / f"shared-{name}"
+
     def once(self, name: str, make: Callable[[Path], None], note: Note) -> Path:
         """Return a shared file. The first task creates it with `make`; the other tasks wait for it."""
-        path = self.folder / name
+        path = self.shared(name)
         if not path.exists():
             with locked(self.folder, waiting=note):
                 if not path.exists():
