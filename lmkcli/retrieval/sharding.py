@@ -87,7 +87,7 @@ class ShardedSearch(Generic[AnyRagged]):
         shards.check_whole()
         for first, batch in batches(self._queries):
             encoded = self._encoded(first, batch, shards, report.note)
-            cut = _read_cut(shards.folder / f"queries-{first}.npz", batch)
+            cut = _read_cut(shards.shared(f"queries-{first}.npz"), batch)
             paths = [shards.path(number, _piece(first)) for number in range(shards.count)]
             layout = self._division.layout(encoded)
             for part in parts(len(batch), self._k, budget):
