@@ -231,6 +231,7 @@ def resolve(
     check_revision(folder, options.revision)
     guessed = options.pool == "auto" and not folder.pool
     notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
+    notes += folder.notes
     if options.pad_to_max is not None and not folder.row.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"

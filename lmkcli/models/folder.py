@@ -101,6 +101,7 @@ class ModelFolder:
     ] = ()  # Dense modules of a ColBERT folder; they act on states
     late: LateInteraction | None = None  # only for ColBERT folders
     static_queries: Path | None = None  # a folder with a table of the weights of query terms
+    notes: tuple[str, ...] = ()  # about declarations that lmk does not use, for people
 
     @property
     def latent(self) -> Path | None:

@@ -36,7 +36,7 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
+_QUERY, _DOC = "query", "document"  # names of prompts
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
     "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0,
@@ -89,11 +89,12 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         max_length=length.get("max_seq_length") or declared_length(encoder),
         query_length=length.get("query_length"),
         lower_case=bool(length.get("do_lower_case", False)),
-        query_prompt=_prompt(config, *_QUERY_PROMPTS),
-        doc_prompt=_prompt(config, *_DOC_PROMPTS),
+        query_prompt=_prompt(config, _QUERY),
+        doc_prompt=_prompt(config, _DOC),
         similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
         normalize=any(kind == "Normalize" for kind, _ in modules),
         static_queries=static_queries,
+        notes=tuple(_prompt_notes(config)),
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
         ),
@@ -221,16 +222,24 @@ def _routes(router: Path) -> tuple[Path, list[tuple[str, Path]]]:
     return table, documents
 
 
-def _prompt(config: dict[str, Any], *names: str) -> str:
-    """Return the first declared prompt; else the default prompt, unless it belongs to the other side.
+def _prompt(config: dict[str, Any], name: str) -> str:
+    """Return the prompt of one side, as encode_query and encode_document of sentence-transformers choose it.
 
-    sentence-transformers writes empty prompts when it saves a model, so an empty prompt declares nothing.
+    They use the prompts `query` and `document`, and neither other names nor the default prompt.
     """
+    return (config.get("prompts") or {}).get(name) or ""
+
+
+def _prompt_notes(config: dict[str, Any]) -> list[str]:
+    """Return a note on the prompts that neither side uses."""
     prompts = config.get("prompts") or {}
-    default = config.get("default_prompt_name") or ""
-    others = {*_QUERY_PROMPTS, *_DOC_PROMPTS}.difference(names)
-    candidates = (prompts.get(name) for name in (*names, default) if name not in others)
-    return next((prompt for prompt in candidates if prompt), "")
+    names = [name for name, text in prompts.items() if text and name not in (_QUERY, _DOC)]
+    if not names:
+        return []
+    return [
+        f"the model declares prompts that neither documents nor queries use ({', '.join(names)}); to use one, "
+        "give its text with --doc-prompt or --query-prompt"
+    ]
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:

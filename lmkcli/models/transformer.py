@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
+from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.exact_weights import keep_exact
@@ -26,6 +27,7 @@ from lmkcli.models.extension import (
 from lmkcli.models.fast_paths import (
     FastPath,
     ReplacedModules,
+    Together,
     cached_fast_path,
     fast_path_key,
     fuse,
@@ -33,10 +35,14 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
 from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.models.tensors import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints
+
+# Types of layers that packed attention computes; others may differ only for inputs longer than the probes
+_PACKED_LAYERS = {"full_attention", "sliding_attention"}
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -52,6 +58,8 @@ class Transformer:
     dtype: str
     packed: bool = False
     why_padded: str = ""
+    together: Together = "any"
+    rotary: RotaryLengths = field(default_factory=RotaryLengths)
     one_vector: bool = False
     pad_to: int = 0
     groups: Groups | None = None  # of far positions, with --extend selfextend
@@ -73,6 +81,43 @@ class Transformer:
         With `attended`, only the first `attended[i]` positions of sequence i are attended to.
         `positions` are the position ids of each sequence; the default is 0, 1, 2, and so on.
         """
+        groups: dict[Any, list[int]] = {}
+        for number, sequence in enumerate(sequences):
+            given = None if positions is None else positions[number]
+            groups.setdefault(self._group(number, sequence, given), []).append(number)
+        parts = []
+        for numbers in groups.values():
+            self.rotary.reset()
+            parts.append(
+                self._together(
+                    [sequences[i] for i in numbers],
+                    attended and [attended[i] for i in numbers],
+                    positions and [positions[i] for i in numbers],
+                )
+            )
+        if len(parts) == 1:
+            return parts[0]
+        order = [number for numbers in groups.values() for number in numbers]
+        lengths = np.array([len(s) for s in sequences])
+        starts = np.empty_like(lengths)
+        starts[order] = np.cumsum(lengths[order]) - lengths[order]
+        rows = self._move(torch.from_numpy(ranges(starts, lengths)))
+        return torch.cat(parts).index_select(0, rows)
+
+    def _group(self, number: int, sequence: Ints, positions: Ints | None) -> Any:
+        """Return the key of the sequences that run together with this one."""
+        if self.together == "one":
+            return number
+        length = len(sequence)
+        if positions is not None and self.rotary.frequencies:
+            length = int(positions.max(initial=-1)) + 1
+        equal = len(sequence) if self.together == "equal" else 0
+        return equal, self.rotary.changed_by(length)
+
+    def _together(
+        self, sequences: list[Ints], attended: list[int] | None, positions: list[Ints] | None
+    ) -> torch.Tensor:
+        """Return the states of `states` from one call of the model."""
         if not self.packed:
             return self._padded(sequences, attended, positions)
         lengths = [len(s) for s in sequences]
@@ -169,44 +214,71 @@ class Transformer:
     def check(self, fusing: bool) -> FastPath:
         """Compare fast paths with each sequence run alone and unfused; return the fastest that agrees.
 
-        The candidates are packed and fused (only if `fusing`), packed, and padded. States agree if 1 -
-        their mean cosine is below 1e-5 in fp32 and 2e-3 in bf16.
+        The candidates are packed and fused (only if `fusing`), packed, padded, batches of equal lengths, and
+        each sequence alone. States agree if 1 - their mean cosine is below 1e-5 in fp32 and 2e-3
+        in bf16. DataError if the states of a sequence differ from call to call.
         """
         sequences = self._probes()
-        alone = torch.cat([self._padded([sequence]) for sequence in sequences])
+        alone = [self.states([sequence]) for sequence in sequences]
         own = self.module.config._attn_implementation
         tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
-        difference: float | str = ""
+        if self._difference(alone[:1], self.states(sequences[:1])) > tolerance:
+            raise DataError(
+                "the states of this model for a text depend on the texts before it, or on chance, so its "
+                "vectors could not be compared; give another model"
+            )
+        packed: float | str = ""
         for fused in (True, False) if fusing else (False,):
             replaced = fuse(self.module) if fused else ReplacedModules()
-            difference = self._try_packed(sequences, alone)
+            packed = self._try_packed(sequences, alone)
             replaced.restore()
-            if isinstance(difference, float) and difference < tolerance:
+            if isinstance(packed, float) and packed < tolerance:
                 break
         self.module.set_attn_implementation(own)
-        if isinstance(difference, float) and difference < tolerance:
+        if isinstance(packed, float) and packed < tolerance:
             return FastPath(fused, packed=True)
-        reason = f"packed and padded states differ ({difference})"
-        return FastPath(fused=False, packed=False, why_padded=reason)
+        reason = f"packed and padded states differ ({packed})"
+        ways: tuple[Together, ...] = ("any", "equal")
+        for self.together in ways:
+            if self._difference(alone, self.states(sequences)) < tolerance:
+                return FastPath(False, False, reason, self.together)
+            reason = "padding changes its states"
+        return FastPath(False, False, "other texts in a batch change its states", "one")
 
     def use(self, fast_path: FastPath) -> None:
         """Use this fast path from now on."""
         self.packed, self.why_padded = fast_path.packed, fast_path.why_padded
+        self.together = fast_path.together
         if fast_path.fused:
             fuse(self.module)
         if fast_path.packed:
             self.module.set_attn_implementation(attention.NAME)
 
-    def _try_packed(self, sequences: list[Ints], alone: torch.Tensor) -> float | str:
-        """Return 1 - the mean cosine of the packed states and `alone`, or the error of the model."""
+    def _try_packed(self, sequences: list[Ints], alone: list[torch.Tensor]) -> float | str:
+        """Return the `_difference` of the packed states and `alone`, or the error of the model."""
+        kinds = set(getattr(self.module.config.get_text_config(), "layer_types", None) or ())
+        if unknown := kinds - _PACKED_LAYERS:
+            return f"it has layers of the type {min(unknown)}"
         try:
             self.module.set_attn_implementation(attention.NAME)
-            pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
-            packed = self._without_gaps(self._packed(sequences, None, pack), pack)
-            cosine = torch.nn.functional.cosine_similarity(alone.double(), packed.double(), dim=-1)
-            return float(1 - cosine.mean())
+            self.packed = True
+            return self._difference(alone, self.states(sequences))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            self.packed = False
+
+    def _difference(self, alone: list[torch.Tensor], states: torch.Tensor) -> float:
+        """Return 1 - the mean cosine of the states; in fp32, of the sequence that differs most."""
+        parts = states.split([len(one) for one in alone])
+        cosines = [
+            torch.nn.functional.cosine_similarity(one.double(), part.double(), dim=-1)
+            for one, part in zip(alone, parts, strict=True)
+        ]
+        if self.dtype != "fp32":  # the rounding of a short sequence has no mean
+            cosines = [torch.cat(cosines)]
+        worst = max(float(1 - each.mean()) for each in cosines)
+        return worst if np.isfinite(worst) else float("inf")
 
     def _probes(self) -> list[Ints]:
         """Return a few random sequences, one longer than the blocks of a sliding window."""
@@ -275,6 +347,7 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
             )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])
+        compute_buffers(model, TORCH_DTYPES[options.dtype])
         if options.trainable:
             keep_exact(model, lambda: load(torch.float32)[0], stored)
     return model, loaded["missing_keys"]
@@ -307,6 +380,7 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
     opened = Transformer(
         model, int(text.hidden_size), position_limit(model), device, dtype, _kwargs=kwargs
     )
+    opened.rotary = RotaryLengths.of(model)
     fusing = device.type == "cpu" and not options.trainable
     key = fast_path_key(folder.weights_digest, dtype, device, (extend, fusing))
     with loading(f"the model of {folder.name}", "cannot be run"):
@@ -346,6 +420,11 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
 
 
 def position_limit(model: Any) -> int:
-    """Return the longest input that the table of positions allows; NO_LIMIT without a table."""
+    """Return the longest input that the positions allow: a table, or frequencies that cannot be reset.
+
+    NO_LIMIT for other models.
+    """
     table = position_table(model)
-    return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(table)
+    if table is None:
+        return trained_length(model) or NO_LIMIT
+    return int(table.num_embeddings) - first_position(table)
