@@ -358,6 +358,7 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
             "gran": doc.gran,
             "include_prompt": doc.include_prompt,
             "append_eos": doc.append_eos,
+            "keep_space": doc.keep_space,
         } | ({"window": source.window} if source.window else {})
         yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings)
         yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", {})

@@ -78,7 +78,7 @@ def _without_parameters() -> Iterator[None]:
             parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
         register(module, name, parameter)
 
-    nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
+    nn.Module.register_parameter = without_memory  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

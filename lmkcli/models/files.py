@@ -100,6 +100,7 @@ class Declared(DeclaredSizes, total=False):
     gran: str
     include_prompt: bool
     append_eos: bool
+    keep_space: bool
     splitter_granularity: Count | list[Count] | None
     eval_splitter_granularity: Count | None
     train_splitter_granularity: Count | list[Count] | None

@@ -5,6 +5,7 @@ sentence-transformers. The three read only JSON; they import neither torch nor t
 """
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -58,6 +59,12 @@ LANDMARKS = "LandmarkTransformer"
 SPLADE = "SpladePooling"  # the module of sparse vectors
 STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
 TRAINED = "training.json"  # the last file that a training writes
+# The first splitter of a tokenizer.json, alone or in a sequence, and those that drop white space
+_SPLITTER = re.compile(
+    r'"pre_tokenizer"\s*:\s*\{\s*(?:"type"\s*:\s*"Sequence"\s*,\s*"pretokenizers"\s*:\s*\[\s*\{\s*)?'
+    r'"type"\s*:\s*"(\w+)"'
+)
+_AT_SPACE = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 HEADS = "heads"  # the folder of the prediction heads of pre-training
 LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
@@ -91,6 +98,8 @@ class ModelFolder:
     max_length: int | None = None
     query_length: int | None = None  # None: the same as for documents
     lower_case: bool = False
+    tokenizer_options: tuple[tuple[str, str | int | bool], ...] = ()  # for transformers
+    strips: bool = False  # whether texts are stripped before tokenization
     query_prompt: str = ""
     doc_prompt: str = ""
     similarity: str = "cosine"
@@ -148,6 +157,15 @@ class ModelFolder:
         from lmkcli.models.architectures import is_causal  # imports transformers
 
         return is_causal(kind)
+
+    @property
+    def keeps_space(self) -> bool:
+        """Whether white space at the ends of a text is tokenized, as in sentence-transformers.
+
+        False also for tokenizers that split texts at white space: they have no tokens for it.
+        """
+        own = self.strips or self.latent is not None or self.late is not None
+        return self.kind == TRANSFORMER and not own and not _splits_at_space(self.encoder)
 
     @property
     def positions(self) -> int | None:
@@ -218,6 +236,17 @@ def no_language_head(folder: ModelFolder, reason: str) -> str:
         f"{folder.name} has no masked-language-model head ({reason}), and --pool splade needs one; give a "
         "SPLADE model, such as one trained as BertForMaskedLM"
     )
+
+
+def _splits_at_space(encoder: Path) -> bool:
+    """Return whether the tokenizer of a folder splits texts at white space, and drops it."""
+    file = encoder / "tokenizer.json"
+    if not file.is_file():
+        return (encoder / "vocab.txt").is_file()
+    check_finite(file)
+    # The vocabulary is large, and parsing it takes long. In it, quotes are escaped.
+    splitter = _SPLITTER.search(file.read_text(encoding="utf-8", errors="replace"))
+    return splitter is not None and splitter[1] in _AT_SPACE
 
 
 def row_of(config: Config) -> ModelRow:

@@ -25,6 +25,13 @@ from lmkcli.models.folder import (
     declared_length,
 )
 from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
+from lmkcli.models.sentence_settings import (
+    check_settings,
+    declared_lengths,
+    read_settings,
+    tokenizer_options,
+    unknown_keys,
+)
 from lmkcli.spec.values import is_count
 
 _POOLING = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
@@ -60,9 +67,11 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     modules, static_queries = _modules(path)
     encoder = modules[0][1]
     config = read_json(path / "config_sentence_transformers.json")
-    lengths = [read_json(file) for file in sorted(encoder.glob("sentence_*_config.json"))]
-    length = lengths[0] if lengths else {}
+    length = read_settings(encoder)
     folders = dict(modules)
+    late_model = is_late(config, list(folders))
+    check_settings(length, encoder / "sentence_bert_config.json", SPLADE in folders, late_model)
+    doc_length, query_length = declared_lengths(length)
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
     placed = length if PLACED in folders else {}  # declarations of tokens that a pooler adds
     declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
@@ -71,7 +80,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     if LANDMARKS in folders:
         placed = _landmarks(length, declared, encoder)
     late = None
-    if is_late(config, list(folders)):
+    if late_model:
         mask = read_json(folders[MASK] / "config.json") if MASK in folders else {}
         vocabulary = Vocabulary(encoder, read_json(encoder / "tokenizer_config.json"))
         late = read_late(config, length, mask, vocabulary)
@@ -86,15 +95,18 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         landmark_token=placed.get("lmk_token_id"),
         include_prompt=(length if PLACED in folders else pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
-        max_length=length.get("max_seq_length") or declared_length(encoder),
-        query_length=length.get("query_length"),
+        max_length=doc_length or declared_length(encoder),
+        query_length=query_length,
+        tokenizer_options=tokenizer_options(length),
+        strips=bool({PLACED, LANDMARKS, RUN_BY_LMK} & set(folders))
+        and not placed.get("keep_space"),
         lower_case=bool(length.get("do_lower_case", False)),
         query_prompt=_prompt(config, _QUERY),
         doc_prompt=_prompt(config, _DOC),
         similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
         normalize=any(kind == "Normalize" for kind, _ in modules),
         static_queries=static_queries,
-        notes=tuple(_prompt_notes(config)),
+        notes=(*_prompt_notes(config), *unknown_keys(length, pooling, config)),
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
         ),
@@ -237,8 +249,8 @@ def _prompt_notes(config: dict[str, Any]) -> list[str]:
     if not names:
         return []
     return [
-        f"the model declares prompts that neither documents nor queries use ({', '.join(names)}); to use one, "
-        "give its text with --doc-prompt or --query-prompt"
+        f"the model declares prompts that neither documents nor queries use ({', '.join(names)}); to use "
+        "one, give its text with --doc-prompt or --query-prompt"
     ]
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
+from lmkcli.models.architectures import encoder_class
 from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
@@ -178,7 +179,8 @@ class Transformer:
         lengths = [len(s) for s in sequences]
         filled = _first(lengths, max(lengths))
         seen = filled if attended is None else _first(attended, max(lengths))
-        ids = torch.full(filled.shape, self.module.config.pad_token_id or 0, dtype=torch.long)
+        padding = max(self.module.config.pad_token_id or 0, 0)  # some configurations have -1
+        ids = torch.full(filled.shape, padding, dtype=torch.long)
         ids[filled] = torch.from_numpy(np.concatenate(sequences)).long()
         position_ids = {}
         if positions is not None:
@@ -270,7 +272,7 @@ class Transformer:
 
     def _difference(self, alone: list[torch.Tensor], states: torch.Tensor) -> float:
         """Return 1 - the mean cosine of the states; in fp32, of the sequence that differs most."""
-        parts = states.split([len(one) for one in alone])
+        parts = torch.split(states, [len(one) for one in alone])  # type: ignore[no-untyped-call]
         cosines = [
             torch.nn.functional.cosine_similarity(one.double(), part.double(), dim=-1)
             for one, part in zip(alone, parts, strict=True)
@@ -302,7 +304,7 @@ def _first(counts: list[int], width: int) -> torch.Tensor:
 def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     """Load the model of a folder onto a device. DataError if it cannot be loaded."""
     options = _decided(options)
-    model, missing = _load(AutoModel, folder, options)
+    model, missing = _load(None, folder, options)
     _check_complete(folder, missing)
     return _opened(model, folder, options)
 
@@ -333,12 +335,16 @@ def _decided(options: ModelOptions) -> ModelOptions:
 
 
 def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Iterable[str]]:
-    """Return a model of an auto class of transformers, and the names of its missing weights."""
+    """Return a model of an auto class of transformers, and the names of its missing weights.
+
+    Without a class, the model is an encoder or a decoder, and makes states.
+    """
     where, trust = str(folder.encoder), options.trust_remote_code
     with opening(folder.encoder, f"the model of {folder.name}", trust):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
-        stored = config.dtype
+        stored, kind = config.dtype, kind or encoder_class(config.model_type)
         _check_reads_text(kind, config, folder)
+        _check_attention(folder, config)
 
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
@@ -394,6 +400,15 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
     return opened
 
 
+def _check_attention(folder: ModelFolder, config: Any) -> None:
+    """Raise DataError for block-sparse attention: transformers turns it off after the first short text."""
+    if getattr(config, "attention_type", None) == "block_sparse":
+        raise DataError(
+            f"the attention of {folder.name} is block-sparse, and changes with the texts that it has read "
+            'before; write "attention_type": "original_full" into its config.json'
+        )
+
+
 def _check_complete(folder: ModelFolder, missing: Iterable[str]) -> None:
     """Raise DataError for missing weights, which transformers would draw at random.
 
@@ -412,8 +427,9 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
     try:
         with opening(folder.encoder, folder.name, trust), torch.device("meta"):
             config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-            _check_reads_text(AutoModel, config, folder)
-            model = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
+            kind = encoder_class(config.model_type)
+            _check_reads_text(kind, config, folder)
+            model = kind.from_config(config, trust_remote_code=trust)
             return position_limit(model)
     except Exception:  # open_model will report the error
         return NO_LIMIT

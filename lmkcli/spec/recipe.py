@@ -34,7 +34,7 @@ Number = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    *(("sum_windows", False), ("top_terms", 0), ("static", False)),
+    *(("sum_windows", False), ("top_terms", 0), ("static", False), ("keep_space", False)),
 )
 Model = Annotated[
     str,
@@ -87,6 +87,7 @@ class EncoderConfig:
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     sum_windows: bool = False  # sparse vectors: whether windows are added, or their maximum taken
     top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
+    keep_space: bool = False  # whether white space at the ends of a text is tokenized
     static: bool = False  # sparse queries: weights of a table, without the model
     normalize: bool = True
     similarity: Similarity = "cosine"
@@ -118,7 +119,8 @@ class EncoderConfig:
 
     def tokens_identity(self) -> dict[str, Any]:
         """The settings that determine token ids: tokenizer, prompt and splitter."""
-        return {"tokenizer": self.tokenizer, "prompt": self.prompt, "splitter": self.splitter}
+        settings = {"tokenizer": self.tokenizer, "prompt": self.prompt, "splitter": self.splitter}
+        return settings | ({"keep_space": True} if self.keep_space else {})
 
 
 @dataclass(frozen=True)
