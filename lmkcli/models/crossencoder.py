@@ -55,7 +55,7 @@ class SequenceClassifier:
         return scores
 
     def _batch(self, encoded: list[Any]) -> Any:
-        """Return encoded pairs as one padded batch. A tokenizer without padding encodes one pair at a time."""
+        """Return encoded pairs as one padded batch; without a padding token there is only one pair."""
         if self.tokenizer.pad_token_id is None:
             return BatchEncoding(dict(encoded[0]), tensor_type="pt", prepend_batch_axis=True).to(
                 self.device
@@ -79,8 +79,8 @@ def open_cross_encoder(
 ) -> SequenceClassifier:
     """Load the classifier of a folder or a hub name, in fp32 unless `dtype` is another one.
 
-    In half precision, close scores become ties. DataError if it is not a classifier or has more than two outputs. The folder's own code runs only with
-    `trust_remote_code`.
+    In half precision, close scores become ties. DataError if it is not a classifier or has more than two
+    outputs. The folder's own code runs only with `trust_remote_code`.
     """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)

@@ -20,6 +20,7 @@ from lmkcli.models.files import loading, read_json
 from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.values import FULL
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
 from lmkcli.text.sentences import sentence_spans
@@ -367,4 +368,8 @@ def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
             )
     if side.prefix_token is not None:
         prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
-    return SpecialTokens(prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id)
+    # the tokens of chunks have places, so that a text in chunks is always read from its start
+    cuts_start = loaded.truncation_side == "left" and side.unit == "doc" and side.window == FULL
+    return SpecialTokens(
+        prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id, cuts_start=cuts_start
+    )
