@@ -89,9 +89,10 @@ def _of(name: str, shape: dict[str, Any] = _SHAPE, **more: Any) -> Callable[[], 
 
 
 _BIG = {"vocab_size": tiny.VOCABULARY}  # the vocabulary of `tiny.wordpiece`
-_T5 = dict(
-    vocab_size=SIZE, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0
-)
+_T5 = {
+    "vocab_size": SIZE, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+    "pad_token_id": 0,
+}  # fmt: skip
 _DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 _LONG = {
     "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
@@ -204,7 +205,8 @@ def add_pooling(folder: Path, mode: str, length: int | None, **more: Any) -> Pat
     """Add the files of sentence-transformers: Transformer, Pooling, and the settings in `more`."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *more.get("modules", ())]
     (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": WIDTH, "include_prompt": more.get("include_prompt", True)}  # fmt: skip
+    marks_prompt = more.get("include_prompt", True)
+    pooling = {"word_embedding_dimension": WIDTH, "include_prompt": marks_prompt}
     _write(folder / "1_Pooling/config.json", pooling | {"pooling_mode": mode})
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
