@@ -75,7 +75,7 @@ def _set_padding(model: Any, tokenizer: Any) -> None:
 
 
 def open_cross_encoder(
-    name: str, device: str, offline: bool, trust_remote_code: bool = False, dtype: str = ""
+    name: str, device: str, offline: bool, trust_remote_code: bool = False, dtype: str | None = None
 ) -> SequenceClassifier:
     """Load the classifier of a folder or a hub name, in fp32 unless `dtype` is another one.
 

@@ -58,6 +58,7 @@ PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 LANDMARKS = "LandmarkTransformer"
 SPLADE = "SpladePooling"  # the module of sparse vectors
 STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
+TABLE = "StaticEmbedding"  # the module of a table of embeddings
 TRAINED = "training.json"  # the last file that a training writes
 # The first splitter of a tokenizer.json, alone or in a sequence, and those that drop white space
 _SPLITTER = re.compile(
@@ -99,6 +100,7 @@ class ModelFolder:
     query_length: int | None = None  # None: the same as for documents
     lower_case: bool = False
     tokenizer_options: tuple[tuple[str, str | int | bool], ...] = ()  # for transformers
+    table: bool = False  # whether the model is a table of embeddings, without special tokens
     strips: bool = False  # whether texts are stripped before tokenization
     query_prompt: str = ""
     doc_prompt: str = ""
@@ -120,8 +122,9 @@ class ModelFolder:
 
     @property
     def config(self) -> Config:
-        """The contents of config.json."""
-        return read_json(self.encoder / "config.json")
+        """The contents of config.json; a table of embeddings has none."""
+        config = read_json(self.encoder / "config.json")
+        return config or ({"model_type": "static-embedding"} if self.table else {})
 
     @property
     def kind(self) -> str:
@@ -165,12 +168,13 @@ class ModelFolder:
         False also for tokenizers that split texts at white space: they have no tokens for it.
         """
         own = self.strips or self.latent is not None or self.late is not None
-        return self.kind == TRANSFORMER and not own and not _splits_at_space(self.encoder)
+        usual = self.kind == TRANSFORMER or self.table
+        return usual and not own and not _splits_at_space(self.encoder)
 
     @property
     def positions(self) -> int | None:
         """The declared length of a plain folder."""
-        return declared_length(self.encoder)
+        return None if self.table else declared_length(self.encoder)
 
     @property
     def limit(self) -> int | None:
@@ -190,7 +194,7 @@ class ModelFolder:
     @cached_property
     def weights_digest(self) -> str:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
-        files = [*digested_files(self.encoder), self.encoder / "config.json"]
+        files = [*digested_files(self.encoder), *self.encoder.glob("config.json")]
         folders = [module.folder for module in (*self.modules, *self.projections)]
         for folder in [*folders, *filter(None, (self.latent, self.static_queries))]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
@@ -202,14 +206,15 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """The sha256 of the tokenizer's files."""
+        """The sha256 of the tokenizer's files, and its options."""
         names: tuple[str, ...] = TOKENIZER_FILES
         if not (self.encoder / "tokenizer.json").exists():
             # transformers also accepts names such as tokenizer.model.v3
             others = sorted(path.name for path in self.encoder.glob("tokenizer.model.*"))
             names = (*names, *_SLOW_TOKENIZER_FILES, *others)
         files = [self.encoder / name for name in names if (self.encoder / name).exists()]
-        return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
+        options = "".join(f":{name}={value}" for name, value in self.tokenizer_options)
+        return _digest(files, self.encoder) + (":lower" if self.lower_case else "") + options
 
 
 def static_table(folder: Path, root: Path) -> Path | None:

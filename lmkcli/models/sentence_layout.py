@@ -1,5 +1,6 @@
 """The layout of sentence-transformers: pooling, prompts, lengths and similarity from its JSON files."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,10 +17,12 @@ from lmkcli.models.folder import (
     LANDMARKS,
     LATENT,
     MARKED,
+    NO_LIMIT,
     PLACED,
     RUN_BY_LMK,
     SPLADE,
     STATIC,
+    TABLE,
     ModelFolder,
     SentenceModule,
     declared_length,
@@ -46,7 +49,7 @@ _LEGACY = {
 _QUERY, _DOC = "query", "document"  # names of prompts
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0,
+    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0, TABLE: 0,
     "Pooling": 1, MARKED: 1, SPLADE: 1, "Dense": 2,
     "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
@@ -79,6 +82,9 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         declared = _splade(read_json(folders[SPLADE] / "config.json"), path)
     if LANDMARKS in folders:
         placed = _landmarks(length, declared, encoder)
+    table = TABLE in folders
+    if table:
+        declared = _table(encoder)
     late = None
     if late_model:
         mask = read_json(folders[MASK] / "config.json") if MASK in folders else {}
@@ -95,7 +101,8 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         landmark_token=placed.get("lmk_token_id"),
         include_prompt=(length if PLACED in folders else pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
-        max_length=doc_length or declared_length(encoder),
+        table=table,
+        max_length=NO_LIMIT if table else doc_length or declared_length(encoder),
         query_length=query_length,
         tokenizer_options=tokenizer_options(length),
         strips=bool({PLACED, LANDMARKS, RUN_BY_LMK} & set(folders))
@@ -118,6 +125,20 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         folder, late=late, projections=folder.modules, modules=(), pool="mean", normalize=True,
         max_length=late.doc_length or folder.max_length, query_length=late.query_length,
     )  # fmt: skip
+
+
+def _table(encoder: Path) -> str:
+    """Return the pooling of a table of embeddings. DataError if its tokenizer cuts texts."""
+    file = encoder / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(f"{file} is missing; download the model again")
+    head = file.read_text(encoding="utf-8", errors="replace")[:4096]
+    if '"truncation":null' not in re.sub(r"\s", "", head):
+        raise DataError(
+            f"{file} cuts texts, which lmk does not do for a table of embeddings; write "
+            '"truncation": null into it'
+        )
+    return "mean"
 
 
 def default_pool(path: Path) -> str:

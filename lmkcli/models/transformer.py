@@ -272,7 +272,8 @@ class Transformer:
 
     def _difference(self, alone: list[torch.Tensor], states: torch.Tensor) -> float:
         """Return 1 - the mean cosine of the states; in fp32, of the sequence that differs most."""
-        parts = torch.split(states, [len(one) for one in alone])  # type: ignore[no-untyped-call]
+        split: Any = torch.split
+        parts = split(states, [len(one) for one in alone])
         cosines = [
             torch.nn.functional.cosine_similarity(one.double(), part.double(), dim=-1)
             for one, part in zip(alone, parts, strict=True)

@@ -120,7 +120,7 @@ class CrossEncoderOpener(Protocol):
     """The interface of the catalog's CROSS_ENCODERS: opens a cross-encoder by folder or hub name."""
 
     def __call__(
-        self, name: str, device: str, offline: bool, trust_remote_code: bool, dtype: str
+        self, name: str, device: str, offline: bool, trust_remote_code: bool, dtype: str | None
     ) -> CrossEncoder: ...
 
 
