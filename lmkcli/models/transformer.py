@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
@@ -140,7 +141,7 @@ class Transformer:
         lengths, taken = np.array([len(s) for s in sequences]), np.array(pack.taken)
         ids = np.concatenate(sequences).astype(np.int64)
         position_ids = (
-            ranges(np.zeros_like(lengths), lengths)
+            self._counted(ids, lengths)
             if positions is None
             else np.concatenate(positions).astype(np.int64)
         )
@@ -157,6 +158,24 @@ class Transformer:
             **self._kwargs,
         )
         return output.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def _counted(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the default position ids of sequences, [total positions], from 0.
+
+        The RoBERTa family does not count padding tokens, and a text can contain the name of that token.
+        """
+        plain = ranges(np.zeros_like(lengths), lengths)
+        table = position_table(self.module)
+        stepped = bool(self.module._forward_pre_hooks)  # of extended positions
+        if table is None or table.padding_idx is None or stepped:
+            return plain
+        padding = ids == table.padding_idx
+        if not padding.any():
+            return plain
+        counts = np.cumsum(~padding)
+        starts = np.cumsum(lengths) - lengths
+        before = np.concatenate([[0], counts])[starts]
+        return np.where(padding, -1, counts - np.repeat(before, lengths) - 1)
 
     def _without_gaps(self, states: torch.Tensor, pack: attention.Pack) -> torch.Tensor:
         """[sum(pack.taken), dim] -> [sum(pack.lengths), dim]."""

@@ -207,6 +207,14 @@ def test_the_code_of_a_tokenizer_is_refused_too(own_code: Path) -> None:
         open_tokenizer(folder, side)
 
 
+def test_the_padding_token_in_a_text_has_no_position(tiny_model: Models) -> None:
+    """RoBERTa counts positions without it."""
+    first, second = random_ids((9, 12))
+    first[4], second[[0, 11]] = 1, 1
+    states = opened(tiny_model("roberta")).states([first, second])
+    torch.testing.assert_close(states, alone(tiny_model("roberta"), [first, second]), **NEAR)
+
+
 def test_padding_that_changes_states_is_avoided(tmp_path: Path) -> None:
     """FNet mixes all positions and reads no mask, so only inputs of equal lengths run together."""
     torch.manual_seed(2)
