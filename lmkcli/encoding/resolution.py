@@ -316,8 +316,7 @@ def _keeps_space(folder: ModelFolder, pooler: Pooler) -> bool:
 
     Texts for a pooler that sentence-transformers lacks are stripped, unless the folder declares a pooling.
     """
-    traits = traits_of(pooler)
-    known = bool(folder.pool or traits.sentence_mode or traits.expanding)
+    known = bool(folder.pool or pooler.sentence_mode or pooler.expanding)
     return known and folder.keeps_space
 
 

@@ -284,7 +284,7 @@ def _pooling(config: dict[str, Any], path: Path) -> str:
         return "mean"  # the default of sentence-transformers
     raise DataError(
         f"{path} pools by {'+'.join(modes)}, which is no average of marked positions; "
-        "choose another pooling, for instance --pool mean"
+        "give another model"
     )
 
 

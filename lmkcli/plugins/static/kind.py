@@ -17,7 +17,7 @@ from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tensors import read_tensors
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 
 
 class EmbeddingTable(nn.Module):
