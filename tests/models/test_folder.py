@@ -218,7 +218,7 @@ def test_every_pooling_mode_is_read_or_refused(old: Make, new: Make, mode: str) 
         if mode in names:
             assert make().pool == names[mode]
         else:
-            with pytest.raises(DataError, match=r"--pool mean"):
+            with pytest.raises(DataError, match=r"give another model"):
                 make()
 
 
