@@ -1,10 +1,12 @@
-"""Rewrites the generated tables of the documentation: flags, their variables, and landmark arithmetic.
+"""Rewrites the generated tables of the documentation: flags, their variables, families of
+models, and landmark arithmetic.
 
 `python docs/reference.py` writes the pages; with `--check` it changes nothing and fails when one of
 them is stale. A generated table stands between `<!-- name -->` and `<!-- /name -->`.
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -38,6 +40,7 @@ def pages() -> dict[Path, str]:
     shared, variables = DOCS / "conventions.md", DOCS / "environment.md"
     made[shared] = _filled(shared, "flags", _table(map(_row, root)))
     made[variables] = _filled(variables, "variables", _variables(group.commands))
+    made[DOCS / "models.md"] = _filled(DOCS / "models.md", "families", _families())
     made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
     for kind in (RecipeOptions, EncodeSettings, OpenSettings):
         api = DOCS / "api.md"
@@ -106,6 +109,21 @@ def _option(param: Any) -> str:
 def _default(param: Any) -> str:
     default = helptext.default_of(param)
     return "required" if param.required else f"`{default}`" if default else ""
+
+
+def _families() -> str:
+    """A row for each family of the conformance table."""
+    sys.path.insert(0, str(DOCS.parent))
+    from tests.models.families import FAMILIES  # here, because it imports transformers
+
+    runs = {"equal": "inputs of equal lengths"}
+    lines = [
+        "| family | public models, for instance | how inputs run together |",
+        "| --- | --- | --- |",
+    ]
+    for name, family in FAMILIES.items():
+        lines.append(f"| {name} | {family.public} | {runs.get(family.runs, family.runs)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _truncation() -> str:

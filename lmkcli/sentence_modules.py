@@ -24,7 +24,7 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import FULL, Granularity, Window
 from lmkcli.store.token_blocks import TokenBlock
 
-_KEYS = ("pool", "gran", "include_prompt", "append_eos", "window")
+_KEYS = ("pool", "gran", "include_prompt", "append_eos", "window", "keep_space")
 
 
 class PlacedTransformer(Transformer):
@@ -48,6 +48,7 @@ class PlacedTransformer(Transformer):
         self.pool, self.gran, self.window = pool, gran, window
         self.include_prompt: bool = settings.pop("include_prompt", True)
         self.append_eos: bool = settings.pop("append_eos", False)
+        self.keep_space: bool = settings.pop("keep_space", False)
         super().__init__(model_name_or_path, **settings)
         self._fast.no_truncation()  # the file of the tokenizer may contain both
         self._fast.no_padding()
@@ -95,11 +96,14 @@ class PlacedTransformer(Transformer):
             gran=Granularity(self.gran),
             max_length=limit if whole else Window(self.window).positions,
             window=FULL if whole else Window(self.window),
-            include_prompt=self.include_prompt, append_eos=self.append_eos,
+            include_prompt=self.include_prompt, append_eos=self.append_eos, keep_space=self.keep_space,
         )  # fmt: skip
         special = special_tokens_of(self.tokenizer, side)
         placer = make_placer(side, special)
-        tokenized = Tokenizer(self._fast, special, side.prompt, side.splitter)(texts)
+        tokenizer = Tokenizer(
+            self._fast, special, side.prompt, side.splitter, keep_space=side.keep_space
+        )
+        tokenized = tokenizer(texts)
         return [one.inputs for one in placer.place(TokenBlock.of(tokenized)).split()]
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:

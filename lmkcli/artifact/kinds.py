@@ -152,6 +152,7 @@ class TokensIdentity(Section, frozen=True, kw_only=True):
     tokenizer: str
     prompt: str
     splitter: str
+    keep_space: bool  # whether white space at the ends of a text is tokenized
     text: dict[str, str]
 
 

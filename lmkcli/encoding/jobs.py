@@ -93,7 +93,11 @@ def plan(
 def tokens_identity(side: EncoderConfig, text: dict[str, str]) -> TokensIdentity:
     """Return the settings that determine the token ids of a collection with these settings of its texts."""
     return TokensIdentity(
-        tokenizer=side.tokenizer, prompt=side.prompt, splitter=side.splitter, text=text
+        tokenizer=side.tokenizer,
+        prompt=side.prompt,
+        splitter=side.splitter,
+        keep_space=side.keep_space,
+        text=text,
     )
 
 

@@ -231,6 +231,7 @@ def resolve(
     check_revision(folder, options.revision)
     guessed = options.pool == "auto" and not folder.pool
     notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
+    notes += folder.notes
     if options.pad_to_max is not None and not folder.row.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"
@@ -278,6 +279,7 @@ def resolve(
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
+        keep_space=_keeps_space(folder, pooler),
         dim=options.dim or 0,
         sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
@@ -307,6 +309,15 @@ def resolve(
                 query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
             )
     return ResolvedRecipe(Recipe(doc, query), folder, notes)
+
+
+def _keeps_space(folder: ModelFolder, pooler: Pooler) -> bool:
+    """Return whether white space at the ends of texts is tokenized, as in sentence-transformers.
+
+    Texts for a pooler that sentence-transformers lacks are stripped, unless the folder declares a pooling.
+    """
+    known = bool(folder.pool or pooler.sentence_mode or pooler.expanding)
+    return known and folder.keeps_space
 
 
 def _expanding_folder(folder: ModelFolder) -> ModelFolder:

@@ -115,6 +115,11 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
             f"{source.name} makes a vector of every token, and sentence-transformers makes one of a text; "
             "export its vectors instead"
         )
+    if source.table:
+        raise UsageError(
+            f"{source.name} is a table of embeddings, which sentence-transformers opens without an export; "
+            "copy its folder"
+        )
     if run_by_lmk(resolved) and source.modules:
         raise UsageError(
             f"{source.name} has modules after it, and a folder that lmk runs cannot have modules; export its "
@@ -364,6 +369,7 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
             "gran": doc.gran,
             "include_prompt": doc.include_prompt,
             "append_eos": doc.append_eos,
+            "keep_space": doc.keep_space,
         } | ({"window": source.window} if source.window else {})
         yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings)
         yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", {})

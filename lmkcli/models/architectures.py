@@ -4,10 +4,37 @@ This is a separate module, because it imports transformers; `folder.py` needs it
 architectures.
 """
 
+from typing import Any
+
+from transformers import AutoModel, AutoModelForTextEncoding
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+
+from lmkcli.errors import DataError
+
+# Encoders with decoders: transformers has a class for the encoder alone
+_T5 = ("t5", "mt5", "umt5", "longt5")
+# sentence-transformers reads the encoders of these alone, and lmk does not
+_ENCODERS_UNREAD = (
+    *("udop", "prophetnet", "switch_transformers", "blenderbot", "blenderbot-small", "m2m_100"),
+    *("pegasus", "pegasus_x", "moonshine", "whisper", "marian", "t5gemma", "t5gemma2"),
+    "t5gemma2_text",
+)
+
+
+def encoder_class(model_type: str) -> Any:
+    """Return the auto class of transformers for the states of a text.
+
+    DataError for an encoder with a decoder that lmk cannot take apart.
+    """
+    if model_type in _ENCODERS_UNREAD:
+        raise DataError(
+            f"models of the type {model_type} have an encoder and a decoder, and lmk cannot read the encoder "
+            f"alone; of this kind it reads {', '.join(_T5)}"
+        )
+    return AutoModelForTextEncoding if model_type in _T5 else AutoModel
 
 
 def is_causal(model_type: str) -> bool:

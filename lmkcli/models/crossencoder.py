@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BatchEncoding
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.artifact.manifest import digest
 from lmkcli.errors import DataError
+from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
@@ -43,10 +44,9 @@ class SequenceClassifier:
         ]
         lengths = [len(item["input_ids"]) for item in encoded]
         scores = np.empty(len(texts))
-        for pack in packs(lengths, self.batch_tokens, len(texts), padded=True):
-            batch = self.tokenizer.pad([encoded[i] for i in pack], return_tensors="pt").to(
-                self.device
-            )
+        size = len(texts) if self.tokenizer.pad_token_id is not None else 1
+        for pack in packs(lengths, self.batch_tokens, size, padded=True):
+            batch = self._batch([encoded[i] for i in pack])
             with torch.inference_mode():
                 logits = self.model(**batch).logits.float()
             one_output = logits.shape[1] == 1
@@ -54,25 +54,46 @@ class SequenceClassifier:
             scores[pack] = score.cpu().numpy()
         return scores
 
+    def _batch(self, encoded: list[Any]) -> Any:
+        """Return encoded pairs as one padded batch; without a padding token there is only one pair."""
+        if self.tokenizer.pad_token_id is None:
+            return BatchEncoding(dict(encoded[0]), tensor_type="pt", prepend_batch_axis=True).to(
+                self.device
+            )
+        return self.tokenizer.pad(encoded, return_tensors="pt").to(self.device)
+
+
+def _set_padding(model: Any, tokenizer: Any) -> None:
+    """Give a decoder the padding of its tokenizer: its score is that of the last token before the padding.
+
+    Its configuration may lack the id, as those of converted rerankers do.
+    """
+    config = model.config.get_text_config()
+    if config.pad_token_id is None and tokenizer.pad_token_id is not None:
+        for each in {id(one): one for one in (model.config, config)}.values():
+            each.pad_token_id = tokenizer.pad_token_id
+
 
 def open_cross_encoder(
-    name: str, device: str, offline: bool, trust_remote_code: bool = False
+    name: str, device: str, offline: bool, trust_remote_code: bool = False, dtype: str | None = None
 ) -> SequenceClassifier:
-    """Load the classifier of a folder or a hub name.
+    """Load the classifier of a folder or a hub name, in fp32 unless `dtype` is another one.
 
-    DataError if it is not a classifier or has more than two outputs. The folder's own code runs only with
-    `trust_remote_code`.
+    In half precision, close scores become ties. DataError if it is not a classifier or has more than two
+    outputs. The folder's own code runs only with `trust_remote_code`.
     """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
+    computed = native_dtype(chosen) if dtype == "auto" else dtype or "fp32"
     with opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder.encoder), trust_remote_code=trust_remote_code
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.encoder), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
+            str(folder.encoder), dtype=TORCH_DTYPES[computed], output_loading_info=True,
             trust_remote_code=trust_remote_code, **unmapped(folder.encoder),
         )  # fmt: skip
+        compute_buffers(model, TORCH_DTYPES[computed])
     if missing := sorted(report["missing_keys"]):
         raise DataError(
             f"{name} is no cross-encoder: it has no weights for {', '.join(missing[:3])}"
@@ -82,6 +103,7 @@ def open_cross_encoder(
         raise DataError(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"
         )
+    _set_padding(model, tokenizer)
     limit = min(tokenizer.model_max_length, folder.positions or 512)
     return SequenceClassifier(
         name,

@@ -14,7 +14,7 @@ states must equal those of the plain model. The check takes seconds on a CPU, so
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import transformers
@@ -29,6 +29,7 @@ from lmkcli.system.input_files import parse_json
 
 # oneDNN optimises the layout of the weights for this number of rows. Other numbers are a little slower.
 ROWS = 8192
+_CHECK = 2  # the version of the check; a cached result of another version is not used
 
 
 class FusedLinear(nn.Module):
@@ -219,12 +220,20 @@ def _is_exact_gelu(module: Any) -> bool:
     return exact or type(module).__name__ == "GELUActivation"
 
 
+# Which sequences run in one call: of any lengths, of equal lengths, or one
+Together = Literal["any", "equal", "one"]
+
+
 class FastPath(NamedTuple):
-    """The fast path that a check allows: fused layers, packed inputs, and the reason for padding."""
+    """The fast path that a check allows: fused layers, packed inputs, and the reason for padding.
+
+    `together` tells which sequences can run in one call without a change of their states.
+    """
 
     fused: bool
     packed: bool
     why_padded: str = ""
+    together: Together = "any"
 
 
 def fast_path_key(weights: str, dtype: str, device: torch.device, options: tuple[str, bool]) -> str:
@@ -238,7 +247,7 @@ def fast_path_key(weights: str, dtype: str, device: torch.device, options: tuple
         if device.type == "cuda"
         else torch.backends.cpu.get_cpu_capability()
     )
-    versions = [__version__, torch.__version__, transformers.__version__]
+    versions = [_CHECK, __version__, torch.__version__, transformers.__version__]
     return digest([weights, dtype, device.type, chip, *options, versions])
 
 

@@ -35,6 +35,7 @@ _Labels = Annotated[int, int_range(0, 100_000)]
 _PerLayer = Count | list[int | None] | None  # one value for all layers, or one per layer
 _FIX = "download the model again"
 _LONGEST = 500  # characters of an error of a library; it may list all tensors of a file
+_POINTER, _POINTER_SIZE = b"version https://git-lfs", 1024  # of Git LFS, in place of a large file
 _PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Exception
 Fields = TypeVar("Fields")
 
@@ -100,6 +101,7 @@ class Declared(DeclaredSizes, total=False):
     gran: str
     include_prompt: bool
     append_eos: bool
+    keep_space: bool
     splitter_granularity: Count | list[Count] | None
     eval_splitter_granularity: Count | None
     train_splitter_granularity: Count | list[Count] | None
@@ -131,6 +133,11 @@ def check_file(file: Path) -> None:
         raise DataError(f"{file} is {fault}")
     if not file.exists():
         raise DataError(f"{file} is a link to a missing file; remove it")
+    if file.stat().st_size < _POINTER_SIZE and file.read_bytes().startswith(_POINTER):
+        raise DataError(
+            f"{file} is a pointer of Git LFS instead of the file; run git lfs pull in its folder, or "
+            "download the model again"
+        )
     if file.suffix not in WEIGHTS and file.stat().st_size > MAX_FILE:
         raise DataError(f"{file} is larger than {MAX_FILE:,} bytes; is it the right file?")
     if file.suffix in WEIGHTS and _is_sparse(file):

@@ -5,6 +5,7 @@ sentence-transformers. The three read only JSON; they import neither torch nor t
 """
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -57,7 +58,14 @@ PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 LANDMARKS = "LandmarkTransformer"
 SPLADE = "SpladePooling"  # the module of sparse vectors
 STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
+TABLE = "StaticEmbedding"  # the module of a table of embeddings
 TRAINED = "training.json"  # the last file that a training writes
+# The first splitter of a tokenizer.json, alone or in a sequence, and those that drop white space
+_SPLITTER = re.compile(
+    r'"pre_tokenizer"\s*:\s*\{\s*(?:"type"\s*:\s*"Sequence"\s*,\s*"pretokenizers"\s*:\s*\[\s*\{\s*)?'
+    r'"type"\s*:\s*"(\w+)"'
+)
+_AT_SPACE = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 HEADS = "heads"  # the folder of the prediction heads of pre-training
 LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
@@ -91,6 +99,9 @@ class ModelFolder:
     max_length: int | None = None
     query_length: int | None = None  # None: the same as for documents
     lower_case: bool = False
+    tokenizer_options: tuple[tuple[str, str | int | bool], ...] = ()  # for transformers
+    table: bool = False  # whether the model is a table of embeddings, without special tokens
+    strips: bool = False  # whether texts are stripped before tokenization
     query_prompt: str = ""
     doc_prompt: str = ""
     similarity: str = "cosine"
@@ -101,6 +112,7 @@ class ModelFolder:
     ] = ()  # Dense modules of a ColBERT folder; they act on states
     late: LateInteraction | None = None  # only for ColBERT folders
     static_queries: Path | None = None  # a folder with a table of the weights of query terms
+    notes: tuple[str, ...] = ()  # about declarations that lmk does not use, for people
 
     @property
     def latent(self) -> Path | None:
@@ -110,8 +122,9 @@ class ModelFolder:
 
     @property
     def config(self) -> Config:
-        """The contents of config.json."""
-        return read_json(self.encoder / "config.json")
+        """The contents of config.json; a table of embeddings has none."""
+        config = read_json(self.encoder / "config.json")
+        return config or ({"model_type": "static-embedding"} if self.table else {})
 
     @property
     def kind(self) -> str:
@@ -149,9 +162,19 @@ class ModelFolder:
         return is_causal(kind)
 
     @property
+    def keeps_space(self) -> bool:
+        """Whether white space at the ends of a text is tokenized, as in sentence-transformers.
+
+        False also for tokenizers that split texts at white space: they have no tokens for it.
+        """
+        own = self.strips or self.latent is not None or self.late is not None
+        usual = self.kind == TRANSFORMER or self.table
+        return usual and not own and not _splits_at_space(self.encoder)
+
+    @property
     def positions(self) -> int | None:
         """The declared length of a plain folder."""
-        return declared_length(self.encoder)
+        return None if self.table else declared_length(self.encoder)
 
     @property
     def limit(self) -> int | None:
@@ -171,7 +194,7 @@ class ModelFolder:
     @cached_property
     def weights_digest(self) -> str:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
-        files = [*digested_files(self.encoder), self.encoder / "config.json"]
+        files = [*digested_files(self.encoder), *self.encoder.glob("config.json")]
         folders = [module.folder for module in (*self.modules, *self.projections)]
         for folder in [*folders, *filter(None, (self.latent, self.static_queries))]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
@@ -183,14 +206,15 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """The sha256 of the tokenizer's files."""
+        """The sha256 of the tokenizer's files, and its options."""
         names: tuple[str, ...] = TOKENIZER_FILES
         if not (self.encoder / "tokenizer.json").exists():
             # transformers also accepts names such as tokenizer.model.v3
             others = sorted(path.name for path in self.encoder.glob("tokenizer.model.*"))
             names = (*names, *_SLOW_TOKENIZER_FILES, *others)
         files = [self.encoder / name for name in names if (self.encoder / name).exists()]
-        return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
+        options = "".join(f":{name}={value}" for name, value in self.tokenizer_options)
+        return _digest(files, self.encoder) + (":lower" if self.lower_case else "") + options
 
 
 def static_table(folder: Path, root: Path) -> Path | None:
@@ -217,6 +241,17 @@ def no_language_head(folder: ModelFolder, reason: str) -> str:
         f"{folder.name} has no masked-language-model head ({reason}), and --pool splade needs one; give a "
         "SPLADE model, such as one trained as BertForMaskedLM"
     )
+
+
+def _splits_at_space(encoder: Path) -> bool:
+    """Return whether the tokenizer of a folder splits texts at white space, and drops it."""
+    file = encoder / "tokenizer.json"
+    if not file.is_file():
+        return (encoder / "vocab.txt").is_file()
+    check_finite(file)
+    # The vocabulary is large, and parsing it takes long. In it, quotes are escaped.
+    splitter = _SPLITTER.search(file.read_text(encoding="utf-8", errors="replace"))
+    return splitter is not None and splitter[1] in _AT_SPACE
 
 
 def row_of(config: Config) -> ModelRow:

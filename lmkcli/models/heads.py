@@ -24,6 +24,16 @@ _ACTIVATIONS = {
     "ReLU": torch.nn.ReLU,
     "GELU": torch.nn.GELU,
     "SiLU": torch.nn.SiLU,
+    "Sigmoid": torch.nn.Sigmoid,
+    "Softsign": torch.nn.Softsign,
+    "Softplus": torch.nn.Softplus,
+    "Mish": torch.nn.Mish,
+    "ELU": torch.nn.ELU,
+    "SELU": torch.nn.SELU,
+    "ReLU6": torch.nn.ReLU6,
+    "LeakyReLU": torch.nn.LeakyReLU,
+    "Hardtanh": torch.nn.Hardtanh,
+    "Hardswish": torch.nn.Hardswish,
 }
 # The names of the pooled vector and of the states in sentence-transformers
 _VECTOR, _STATES = "sentence_embedding", "token_embeddings"
@@ -40,6 +50,7 @@ class _Dense(TypedDict):
     activation_function: NotRequired[str]
     use_residual: NotRequired[bool]
     module_input_name: NotRequired[str]
+    module_output_name: NotRequired[str | None]
 
 
 class _LayerNorm(TypedDict):
@@ -115,14 +126,17 @@ def _dense(folder: Path) -> torch.nn.Module:
 
 def _linear(folder: Path, defaults: dict[str, Any], acts_on: str) -> torch.nn.Module:
     config: dict[str, Any] = {**defaults, **read_fields(folder / "config.json", _Dense)}
-    name = config["activation_function"].rsplit(".", 1)[-1]
-    if name not in _ACTIVATIONS:
+    path, _, name = config["activation_function"].rpartition(".")
+    if name not in _ACTIVATIONS or not f"{path}.".startswith(("torch.", ".")):
         raise DataError(
             f"{folder}/config.json: unknown activation {name}; lmk supports {', '.join(_ACTIVATIONS)}"
         )
-    if config.get("use_residual") or config.get("module_input_name", acts_on) != acts_on:
+    names = {config.get("module_input_name", acts_on), config.get("module_output_name") or acts_on}
+    if config.get("use_residual") or names != {acts_on}:
         what = "the pooled vector" if acts_on == _VECTOR else "the states of a ColBERT model"
-        raise DataError(f"{folder}/config.json: lmk applies Dense to {what}, without a residual")
+        raise DataError(
+            f"{folder}/config.json: lmk applies Dense to {what}, and without a residual; give another model"
+        )
     with torch.device("meta"):  # the sizes are believed only if the weights have them
         linear = torch.nn.Linear(
             config["in_features"], config["out_features"], config.get("bias", True)

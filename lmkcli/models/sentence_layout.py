@@ -1,5 +1,6 @@
 """The layout of sentence-transformers: pooling, prompts, lengths and similarity from its JSON files."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,15 +17,24 @@ from lmkcli.models.folder import (
     LANDMARKS,
     LATENT,
     MARKED,
+    NO_LIMIT,
     PLACED,
     RUN_BY_LMK,
     SPLADE,
     STATIC,
+    TABLE,
     ModelFolder,
     SentenceModule,
     declared_length,
 )
 from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
+from lmkcli.models.sentence_settings import (
+    check_settings,
+    declared_lengths,
+    read_settings,
+    tokenizer_options,
+    unknown_keys,
+)
 from lmkcli.spec.values import is_count
 
 _POOLING = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
@@ -36,10 +46,10 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
+_QUERY, _DOC = "query", "document"  # names of prompts
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0,
+    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0, TABLE: 0,
     "Pooling": 1, MARKED: 1, SPLADE: 1, "Dense": 2,
     "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
@@ -60,9 +70,11 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     modules, static_queries = _modules(path)
     encoder = modules[0][1]
     config = read_json(path / "config_sentence_transformers.json")
-    lengths = [read_json(file) for file in sorted(encoder.glob("sentence_*_config.json"))]
-    length = lengths[0] if lengths else {}
+    length = read_settings(encoder)
     folders = dict(modules)
+    late_model = is_late(config, list(folders))
+    check_settings(length, encoder / "sentence_bert_config.json", SPLADE in folders, late_model)
+    doc_length, query_length = declared_lengths(length)
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
     placed = length if PLACED in folders else {}  # declarations of tokens that a pooler adds
     declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
@@ -70,8 +82,11 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         declared = _splade(read_json(folders[SPLADE] / "config.json"), path)
     if LANDMARKS in folders:
         placed = _landmarks(length, declared, encoder)
+    table = TABLE in folders
+    if table:
+        declared = _table(encoder)
     late = None
-    if is_late(config, list(folders)):
+    if late_model:
         mask = read_json(folders[MASK] / "config.json") if MASK in folders else {}
         vocabulary = Vocabulary(encoder, read_json(encoder / "tokenizer_config.json"))
         late = read_late(config, length, mask, vocabulary)
@@ -86,14 +101,19 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         landmark_token=placed.get("lmk_token_id"),
         include_prompt=(length if PLACED in folders else pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
-        max_length=length.get("max_seq_length") or declared_length(encoder),
-        query_length=length.get("query_length"),
+        table=table,
+        max_length=NO_LIMIT if table else doc_length or declared_length(encoder),
+        query_length=query_length,
+        tokenizer_options=tokenizer_options(length),
+        strips=bool({PLACED, LANDMARKS, RUN_BY_LMK} & set(folders))
+        and not placed.get("keep_space"),
         lower_case=bool(length.get("do_lower_case", False)),
-        query_prompt=_prompt(config, *_QUERY_PROMPTS),
-        doc_prompt=_prompt(config, *_DOC_PROMPTS),
+        query_prompt=_prompt(config, _QUERY),
+        doc_prompt=_prompt(config, _DOC),
         similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
         normalize=any(kind == "Normalize" for kind, _ in modules),
         static_queries=static_queries,
+        notes=(*_prompt_notes(config), *unknown_keys(length, pooling, config)),
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
         ),
@@ -105,6 +125,20 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         folder, late=late, projections=folder.modules, modules=(), pool="mean", normalize=True,
         max_length=late.doc_length or folder.max_length, query_length=late.query_length,
     )  # fmt: skip
+
+
+def _table(encoder: Path) -> str:
+    """Return the pooling of a table of embeddings. DataError if its tokenizer cuts texts."""
+    file = encoder / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(f"{file} is missing; download the model again")
+    head = file.read_text(encoding="utf-8", errors="replace")[:4096]
+    if '"truncation":null' not in re.sub(r"\s", "", head):
+        raise DataError(
+            f"{file} cuts texts, which lmk does not do for a table of embeddings; write "
+            '"truncation": null into it'
+        )
+    return "mean"
 
 
 def default_pool(path: Path) -> str:
@@ -221,16 +255,24 @@ def _routes(router: Path) -> tuple[Path, list[tuple[str, Path]]]:
     return table, documents
 
 
-def _prompt(config: dict[str, Any], *names: str) -> str:
-    """Return the first declared prompt; else the default prompt, unless it belongs to the other side.
+def _prompt(config: dict[str, Any], name: str) -> str:
+    """Return the prompt of one side, as encode_query and encode_document of sentence-transformers choose it.
 
-    sentence-transformers writes empty prompts when it saves a model, so an empty prompt declares nothing.
+    They use the prompts `query` and `document`, and neither other names nor the default prompt.
     """
+    return (config.get("prompts") or {}).get(name) or ""
+
+
+def _prompt_notes(config: dict[str, Any]) -> list[str]:
+    """Return a note on the prompts that neither side uses."""
     prompts = config.get("prompts") or {}
-    default = config.get("default_prompt_name") or ""
-    others = {*_QUERY_PROMPTS, *_DOC_PROMPTS}.difference(names)
-    candidates = (prompts.get(name) for name in (*names, default) if name not in others)
-    return next((prompt for prompt in candidates if prompt), "")
+    names = [name for name, text in prompts.items() if text and name not in (_QUERY, _DOC)]
+    if not names:
+        return []
+    return [
+        f"the model declares prompts that neither documents nor queries use ({', '.join(names)}); to use "
+        "one, give its text with --doc-prompt or --query-prompt"
+    ]
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:
@@ -242,7 +284,7 @@ def _pooling(config: dict[str, Any], path: Path) -> str:
         return "mean"  # the default of sentence-transformers
     raise DataError(
         f"{path} pools by {'+'.join(modes)}, which is no average of marked positions; "
-        "choose another pooling, for instance --pool mean"
+        "give another model"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -15,10 +16,11 @@ from lmkcli import catalog
 from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.consent import opening
-from lmkcli.models.files import loading
+from lmkcli.models.files import loading, read_json
 from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.values import FULL
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
 from lmkcli.text.sentences import sentence_spans
@@ -35,6 +37,7 @@ class Tokenizer:
 
     spans: whether the spans of tokens are needed. Without them, tokenizing takes two thirds of the time. A
     prompt and a splitter find their tokens by spans, and always compute them.
+    keep_space: whether white space at the ends of a text is tokenized too, as in sentence-transformers.
     """
 
     fast: Any
@@ -42,12 +45,13 @@ class Tokenizer:
     prompt: str = ""
     splitter: str = ""
     spans: bool = True
+    keep_space: bool = False
 
     def __call__(self, texts: list[str]) -> TokenBlock:
         """Return the content tokens of many texts, tokenized in parallel outside Python's global lock.
 
-        Texts are stripped, as in the official evaluation. Spans count in the text as given. Without `spans`,
-        the block may contain none.
+        Unless `keep_space`, texts are stripped, as in the official evaluation of landmark pooling. Spans
+        count in the text as given. Without `spans`, the block may contain none.
         """
         texts = [_valid(text) for text in texts]
         if self.splitter == "given":
@@ -56,10 +60,11 @@ class Tokenizer:
         texts = [text.replace(CHUNK_BREAK, " ") for text in texts]
         if self.splitter:
             return TokenBlock.of(self._sentences(texts))
+        bodies = texts if self.keep_space else [text.strip() for text in texts]
         if not self.spans and not self.prompt:
-            return _block_of_ids(self._encode([text.strip() for text in texts], fast=True))
-        encoded = self._encode([self.prompt + text.strip() for text in texts])
-        leads = [len(text) - len(text.lstrip()) for text in texts]
+            return _block_of_ids(self._encode(bodies, fast=True))
+        encoded = self._encode([self.prompt + body for body in bodies])
+        leads = [0 if self.keep_space else len(text) - len(text.lstrip()) for text in texts]
         return _without_prompts(encoded, len(self.prompt), leads)
 
     def contexts(self, texts: list[str]) -> list[Ints]:
@@ -237,7 +242,9 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         if folder.kind != TRANSFORMER:  # AutoTokenizer looks up the configuration class too
             catalog.MODELS.load(folder.kind)
         loaded = opener.from_pretrained(
-            str(folder.encoder), trust_remote_code=side.trust_remote_code
+            str(folder.encoder),
+            trust_remote_code=side.trust_remote_code,
+            **dict(folder.tokenizer_options),
         )
         if not loaded.is_fast:
             raise DataError(
@@ -253,15 +260,63 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         _check_normalizer(folder, fast)
         fast.no_truncation()
         fast.no_padding()
+        _check_file(folder, type(loaded).__name__, fast)
         if folder.lower_case:
             parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
             fast.normalizer = normalizers.Sequence(parts)
+        _check_types(folder, loaded)
         special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.row.cuts_suffix)
+        if folder.table:  # without special tokens; the row after the last token is zero
+            special = SpecialTokens(landmark=fast.get_vocab_size())
     if side.splitter == "given" and special.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
-    return Tokenizer(fast, special, side.prompt, side.splitter)
+    return Tokenizer(fast, special, side.prompt, side.splitter, keep_space=side.keep_space)
+
+
+# Texts on which two tokenizers of one vocabulary usually differ if their rules differ
+_PROBES = (
+    "The Landmark-pooling of naïve cafés, 1,234 words (e.g. don't, won't) costs $5.60!",
+    "  two  spaces\tand\na line_break under_scored CamelCase UPPER lower",
+    "Größe Straße ÉTÉ Ελληνικά Москва Турция ﬁne ½ Ⅳ",
+    "東京は日本の首都です。 你好世界 안녕하세요 สวัสดี שלום مرحبا",
+)
+
+
+def _check_file(folder: ModelFolder, name: str, fast: Any) -> None:
+    """Raise DataError if tokenizer.json splits texts in another way than the class that the folder names.
+
+    Some classes of transformers set a normalizer and a splitter of their own. Which of the two the model was
+    trained with is unknown.
+    """
+    file = folder.encoder / "tokenizer.json"
+    if not file.is_file() or folder.kind != TRANSFORMER:
+        return
+    if "auto_map" in read_json(folder.encoder / "tokenizer_config.json"):
+        return  # the folder's own code decides
+    own = RustTokenizer.from_file(str(file))
+    own.no_truncation()
+    own.no_padding()
+    for probe in _PROBES:
+        if own.encode(probe, add_special_tokens=False).ids != (
+            fast.encode(probe, add_special_tokens=False).ids
+        ):
+            raise DataError(
+                f"{file} and the class {name}, which transformers uses for this folder, split texts "
+                'differently: write "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json '
+                "to use tokenizer.json, or remove tokenizer.json to use the class"
+            )
+
+
+def _check_types(folder: ModelFolder, loaded: Any) -> None:
+    """Raise DataError for a tokenizer that numbers the segments of one text: lmk gives a model no types."""
+    types = loaded("a").get("token_type_ids") or ()
+    if any(types):
+        raise DataError(
+            f"the tokenizer of {folder.name} gives a text the segment numbers {sorted(set(types))}, and lmk "
+            "gives a model none; give another model"
+        )
 
 
 def _check_ids(folder: ModelFolder, fast: Any) -> None:
@@ -315,4 +370,8 @@ def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
             )
     if side.prefix_token is not None:
         prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
-    return SpecialTokens(prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id)
+    # the tokens of chunks have places, so that a text in chunks is always read from its start
+    cuts_start = loaded.truncation_side == "left" and side.unit == "doc" and side.window == FULL
+    return SpecialTokens(
+        prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id, cuts_start=cuts_start
+    )

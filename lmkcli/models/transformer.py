@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
+from lmkcli.models.architectures import encoder_class
+from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.exact_weights import keep_exact
@@ -26,6 +29,7 @@ from lmkcli.models.extension import (
 from lmkcli.models.fast_paths import (
     FastPath,
     ReplacedModules,
+    Together,
     cached_fast_path,
     fast_path_key,
     fuse,
@@ -33,10 +37,14 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
 from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.models.tensors import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints
+
+# Types of layers that packed attention computes; others may differ only for inputs longer than the probes
+_PACKED_LAYERS = {"full_attention", "sliding_attention"}
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -52,6 +60,8 @@ class Transformer:
     dtype: str
     packed: bool = False
     why_padded: str = ""
+    together: Together = "any"
+    rotary: RotaryLengths = field(default_factory=RotaryLengths)
     one_vector: bool = False
     pad_to: int = 0
     groups: Groups | None = None  # of far positions, with --extend selfextend
@@ -73,6 +83,43 @@ class Transformer:
         With `attended`, only the first `attended[i]` positions of sequence i are attended to.
         `positions` are the position ids of each sequence; the default is 0, 1, 2, and so on.
         """
+        groups: dict[Any, list[int]] = {}
+        for number, sequence in enumerate(sequences):
+            given = None if positions is None else positions[number]
+            groups.setdefault(self._group(number, sequence, given), []).append(number)
+        parts = []
+        for numbers in groups.values():
+            self.rotary.reset()
+            parts.append(
+                self._together(
+                    [sequences[i] for i in numbers],
+                    attended and [attended[i] for i in numbers],
+                    positions and [positions[i] for i in numbers],
+                )
+            )
+        if len(parts) == 1:
+            return parts[0]
+        order = [number for numbers in groups.values() for number in numbers]
+        lengths = np.array([len(s) for s in sequences])
+        starts = np.empty_like(lengths)
+        starts[order] = np.cumsum(lengths[order]) - lengths[order]
+        rows = self._move(torch.from_numpy(ranges(starts, lengths)))
+        return torch.cat(parts).index_select(0, rows)
+
+    def _group(self, number: int, sequence: Ints, positions: Ints | None) -> Any:
+        """Return the key of the sequences that run together with this one."""
+        if self.together == "one":
+            return number
+        length = len(sequence)
+        if positions is not None and self.rotary.frequencies:
+            length = int(positions.max(initial=-1)) + 1
+        equal = len(sequence) if self.together == "equal" else 0
+        return equal, self.rotary.changed_by(length)
+
+    def _together(
+        self, sequences: list[Ints], attended: list[int] | None, positions: list[Ints] | None
+    ) -> torch.Tensor:
+        """Return the states of `states` from one call of the model."""
         if not self.packed:
             return self._padded(sequences, attended, positions)
         lengths = [len(s) for s in sequences]
@@ -94,7 +141,7 @@ class Transformer:
         lengths, taken = np.array([len(s) for s in sequences]), np.array(pack.taken)
         ids = np.concatenate(sequences).astype(np.int64)
         position_ids = (
-            ranges(np.zeros_like(lengths), lengths)
+            self._counted(ids, lengths)
             if positions is None
             else np.concatenate(positions).astype(np.int64)
         )
@@ -111,6 +158,24 @@ class Transformer:
             **self._kwargs,
         )
         return output.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def _counted(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the default position ids of sequences, [total positions], from 0.
+
+        The RoBERTa family does not count padding tokens, and a text can contain the name of that token.
+        """
+        plain = ranges(np.zeros_like(lengths), lengths)
+        table = position_table(self.module)
+        stepped = bool(self.module._forward_pre_hooks)  # of extended positions
+        if table is None or table.padding_idx is None or stepped:
+            return plain
+        padding = ids == table.padding_idx
+        if not padding.any():
+            return plain
+        counts = np.cumsum(~padding)
+        starts = np.cumsum(lengths) - lengths
+        before = np.concatenate([[0], counts])[starts]
+        return np.where(padding, -1, counts - np.repeat(before, lengths) - 1)
 
     def _without_gaps(self, states: torch.Tensor, pack: attention.Pack) -> torch.Tensor:
         """[sum(pack.taken), dim] -> [sum(pack.lengths), dim]."""
@@ -133,7 +198,8 @@ class Transformer:
         lengths = [len(s) for s in sequences]
         filled = _first(lengths, max(lengths))
         seen = filled if attended is None else _first(attended, max(lengths))
-        ids = torch.full(filled.shape, self.module.config.pad_token_id or 0, dtype=torch.long)
+        padding = max(self.module.config.pad_token_id or 0, 0)  # some configurations have -1
+        ids = torch.full(filled.shape, padding, dtype=torch.long)
         ids[filled] = torch.from_numpy(np.concatenate(sequences)).long()
         position_ids = {}
         if positions is not None:
@@ -169,44 +235,72 @@ class Transformer:
     def check(self, fusing: bool) -> FastPath:
         """Compare fast paths with each sequence run alone and unfused; return the fastest that agrees.
 
-        The candidates are packed and fused (only if `fusing`), packed, and padded. States agree if 1 -
-        their mean cosine is below 1e-5 in fp32 and 2e-3 in bf16.
+        The candidates are packed and fused (only if `fusing`), packed, padded, batches of equal lengths, and
+        each sequence alone. States agree if 1 - their mean cosine is below 1e-5 in fp32 and 2e-3
+        in bf16. DataError if the states of a sequence differ from call to call.
         """
         sequences = self._probes()
-        alone = torch.cat([self._padded([sequence]) for sequence in sequences])
+        alone = [self.states([sequence]) for sequence in sequences]
         own = self.module.config._attn_implementation
         tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
-        difference: float | str = ""
+        if self._difference(alone[:1], self.states(sequences[:1])) > tolerance:
+            raise DataError(
+                "the states of this model for a text depend on the texts before it, or on chance, so its "
+                "vectors could not be compared; give another model"
+            )
+        packed: float | str = ""
         for fused in (True, False) if fusing else (False,):
             replaced = fuse(self.module) if fused else ReplacedModules()
-            difference = self._try_packed(sequences, alone)
+            packed = self._try_packed(sequences, alone)
             replaced.restore()
-            if isinstance(difference, float) and difference < tolerance:
+            if isinstance(packed, float) and packed < tolerance:
                 break
         self.module.set_attn_implementation(own)
-        if isinstance(difference, float) and difference < tolerance:
+        if isinstance(packed, float) and packed < tolerance:
             return FastPath(fused, packed=True)
-        reason = f"packed and padded states differ ({difference})"
-        return FastPath(fused=False, packed=False, why_padded=reason)
+        reason = f"packed and padded states differ ({packed})"
+        ways: tuple[Together, ...] = ("any", "equal")
+        for self.together in ways:
+            if self._difference(alone, self.states(sequences)) < tolerance:
+                return FastPath(False, False, reason, self.together)
+            reason = "padding changes its states"
+        return FastPath(False, False, "other texts in a batch change its states", "one")
 
     def use(self, fast_path: FastPath) -> None:
         """Use this fast path from now on."""
         self.packed, self.why_padded = fast_path.packed, fast_path.why_padded
+        self.together = fast_path.together
         if fast_path.fused:
             fuse(self.module)
         if fast_path.packed:
             self.module.set_attn_implementation(attention.NAME)
 
-    def _try_packed(self, sequences: list[Ints], alone: torch.Tensor) -> float | str:
-        """Return 1 - the mean cosine of the packed states and `alone`, or the error of the model."""
+    def _try_packed(self, sequences: list[Ints], alone: list[torch.Tensor]) -> float | str:
+        """Return the `_difference` of the packed states and `alone`, or the error of the model."""
+        kinds = set(getattr(self.module.config.get_text_config(), "layer_types", None) or ())
+        if unknown := kinds - _PACKED_LAYERS:
+            return f"it has layers of the type {min(unknown)}"
         try:
             self.module.set_attn_implementation(attention.NAME)
-            pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
-            packed = self._without_gaps(self._packed(sequences, None, pack), pack)
-            cosine = torch.nn.functional.cosine_similarity(alone.double(), packed.double(), dim=-1)
-            return float(1 - cosine.mean())
+            self.packed = True
+            return self._difference(alone, self.states(sequences))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            self.packed = False
+
+    def _difference(self, alone: list[torch.Tensor], states: torch.Tensor) -> float:
+        """Return 1 - the mean cosine of the states; in fp32, of the sequence that differs most."""
+        split: Any = torch.split
+        parts = split(states, [len(one) for one in alone])
+        cosines = [
+            torch.nn.functional.cosine_similarity(one.double(), part.double(), dim=-1)
+            for one, part in zip(alone, parts, strict=True)
+        ]
+        if self.dtype != "fp32":  # the rounding of a short sequence has no mean
+            cosines = [torch.cat(cosines)]
+        worst = max(float(1 - each.mean()) for each in cosines)
+        return worst if np.isfinite(worst) else float("inf")
 
     def _probes(self) -> list[Ints]:
         """Return a few random sequences, one longer than the blocks of a sliding window."""
@@ -230,7 +324,7 @@ def _first(counts: list[int], width: int) -> torch.Tensor:
 def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     """Load the model of a folder onto a device. DataError if it cannot be loaded."""
     options = _decided(options)
-    model, missing = _load(AutoModel, folder, options)
+    model, missing = _load(None, folder, options)
     _check_complete(folder, missing)
     return _opened(model, folder, options)
 
@@ -261,12 +355,16 @@ def _decided(options: ModelOptions) -> ModelOptions:
 
 
 def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Iterable[str]]:
-    """Return a model of an auto class of transformers, and the names of its missing weights."""
+    """Return a model of an auto class of transformers, and the names of its missing weights.
+
+    Without a class, the model is an encoder or a decoder, and makes states.
+    """
     where, trust = str(folder.encoder), options.trust_remote_code
     with opening(folder.encoder, f"the model of {folder.name}", trust):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
-        stored = config.dtype
+        stored, kind = config.dtype, kind or encoder_class(config.model_type)
         _check_reads_text(kind, config, folder)
+        _check_attention(folder, config)
 
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
@@ -275,6 +373,7 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
             )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])
+        compute_buffers(model, TORCH_DTYPES[options.dtype])
         if options.trainable:
             keep_exact(model, lambda: load(torch.float32)[0], stored)
     return model, loaded["missing_keys"]
@@ -307,6 +406,7 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
     opened = Transformer(
         model, int(text.hidden_size), position_limit(model), device, dtype, _kwargs=kwargs
     )
+    opened.rotary = RotaryLengths.of(model)
     fusing = device.type == "cpu" and not options.trainable
     key = fast_path_key(folder.weights_digest, dtype, device, (extend, fusing))
     with loading(f"the model of {folder.name}", "cannot be run"):
@@ -318,6 +418,15 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
             f"({opened.why_padded}); use --extend ntk"
         )
     return opened
+
+
+def _check_attention(folder: ModelFolder, config: Any) -> None:
+    """Raise DataError for block-sparse attention: transformers turns it off after the first short text."""
+    if getattr(config, "attention_type", None) == "block_sparse":
+        raise DataError(
+            f"the attention of {folder.name} is block-sparse, and changes with the texts that it has read "
+            'before; write "attention_type": "original_full" into its config.json'
+        )
 
 
 def _check_complete(folder: ModelFolder, missing: Iterable[str]) -> None:
@@ -338,14 +447,20 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
     try:
         with opening(folder.encoder, folder.name, trust), torch.device("meta"):
             config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-            _check_reads_text(AutoModel, config, folder)
-            model = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
+            kind = encoder_class(config.model_type)
+            _check_reads_text(kind, config, folder)
+            model = kind.from_config(config, trust_remote_code=trust)
             return position_limit(model)
     except Exception:  # open_model will report the error
         return NO_LIMIT
 
 
 def position_limit(model: Any) -> int:
-    """Return the longest input that the table of positions allows; NO_LIMIT without a table."""
+    """Return the longest input that the positions allow: a table, or frequencies that cannot be reset.
+
+    NO_LIMIT for other models.
+    """
     table = position_table(model)
-    return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(table)
+    if table is None:
+        return trained_length(model) or NO_LIMIT
+    return int(table.num_embeddings) - first_position(table)

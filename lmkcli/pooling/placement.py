@@ -43,7 +43,7 @@ from lmkcli.pooling.layout import SHARED, Contents, InputLayout, lay_out
 from lmkcli.pooling.table import Pooler, SpecialTokens
 from lmkcli.spec.values import FULL, NO_OVERLAP, Granularity, Overlap, Window
 from lmkcli.store.ragged import Longs, interleave, ranges
-from lmkcli.store.token_blocks import Ints, TokenBlock
+from lmkcli.store.token_blocks import IDS, PROMPT, Ints, TokenBlock
 
 NOTHING: Ints = np.zeros(0, np.int32)
 
@@ -180,6 +180,8 @@ class Placer:
 
     def place(self, block: TokenBlock, chunks: Chunks | None = None) -> PlacedBlock:
         """Return the model inputs of all texts of a block, by default with chunks of the granularity."""
+        if self.special.cuts_start and chunks is None:
+            block = self._without_starts(block)
         chunks = self.chunks(block) if chunks is None else chunks
         windows = self.windows(block, chunks)
         contents = self._contents(block, chunks, windows)
@@ -193,6 +195,22 @@ class Placer:
             attended = layout.lengths if self.expansion.attended else attended
         placed = self._numbered(contents, layout, attended)
         return placed if placed.vectors.all() else self._completed(block, chunks, placed)
+
+    def _without_starts(self, block: TokenBlock) -> TokenBlock:
+        """Drop the first tokens of texts that are too long, of the prompt first.
+
+        A text in chunks or windows, or with inserted tokens, keeps its start.
+        """
+        if self.pooler.inserted(self.special) or self.window != FULL or block.ends is not None:
+            return block
+        prefix, suffix = self.pooler.around(self.special)
+        totals = block.prompts + block.lengths
+        dropped = np.maximum(totals - (self.limit - len(prefix) - len(suffix)), 0)
+        starts = np.zeros_like(block.starts)
+        starts[1:, IDS] = np.cumsum(totals - dropped)
+        starts[:-1, PROMPT] = np.maximum(block.prompts - dropped, 0)
+        ids = block.ids[ranges(block.starts[:-1, IDS] + dropped, totals - dropped)]
+        return TokenBlock(ids, NOTHING.reshape(0, 2), None, starts)
 
     def chunks(self, block: TokenBlock) -> Chunks:
         """Cut the texts of a block into chunks of the granularity."""

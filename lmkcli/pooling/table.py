@@ -34,6 +34,7 @@ class SpecialTokens(NamedTuple):
     landmark: int | None = None  # SEP, else EOS: the vocabulary is unchanged (LMK, §4)
     separator: int | None = None  # SEP, else PAD: between the chunks of a collection
     cuts_suffix: bool = False  # whether truncation also removes the suffix (M2-BERT)
+    cuts_start: bool = False  # a long text loses its start, if no tokens are inserted
     mask: int | None = None  # replaces hidden tokens in pre-training
 
 

@@ -128,7 +128,7 @@ def open_all(
 def _reranker_setting_names(stages: Stages) -> set[str]:
     """The settings that have an effect on the reranker."""
     if stages.rerank_model is not None:
-        return {"trust_remote_code"}
+        return {"trust_remote_code", "dtype"}
     if stages.rerank is None:
         return set()
     return _setting_names(stages.rerank, stages).difference(SEARCH)

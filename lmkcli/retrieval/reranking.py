@@ -120,7 +120,7 @@ class CrossEncoderOpener(Protocol):
     """The interface of the catalog's CROSS_ENCODERS: opens a cross-encoder by folder or hub name."""
 
     def __call__(
-        self, name: str, device: str, offline: bool, trust_remote_code: bool
+        self, name: str, device: str, offline: bool, trust_remote_code: bool, dtype: str | None
     ) -> CrossEncoder: ...
 
 
@@ -130,7 +130,9 @@ class ModelReranker:
     def __init__(self, index: Index, name: str, settings: OpenSettings) -> None:
         opener: CrossEncoderOpener = catalog.CROSS_ENCODERS.load("crossencoder")
         self._index = index
-        self._model = opener(name, settings.device, settings.offline, settings.trust_remote_code)
+        self._model = opener(
+            name, settings.device, settings.offline, settings.trust_remote_code, settings.dtype
+        )
         self.info = IndexInfo(name, "crossencoder", self._model.digest, {})
 
     def reading(self, index: Index) -> "ModelReranker":

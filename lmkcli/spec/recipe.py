@@ -33,7 +33,7 @@ UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    *(("sum_windows", False), ("top_terms", 0), ("static", False)),
+    *(("sum_windows", False), ("top_terms", 0), ("static", False), ("keep_space", False)),
 )
 Model = Annotated[
     str,
@@ -87,6 +87,7 @@ class EncoderConfig:
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     sum_windows: bool = False  # sparse vectors: whether windows are added, or their maximum taken
     top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
+    keep_space: bool = False  # whether white space at the ends of a text is tokenized
     static: bool = False  # sparse queries: weights of a table, without the model
     normalize: bool = True
     similarity: Similarity = "cosine"

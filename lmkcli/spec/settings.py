@@ -184,7 +184,7 @@ class ModelSettings(Settings):
     dtype: Annotated[
         Dtype | None,
         Flag(
-            "Compute dtype; default: the dtype used for the documents.",
+            "Compute dtype; default: the dtype used for the documents, and fp32 for a cross-encoder.",
             only="queries",
             suggest_for="--torch-dtype --fp16 --bf16 --fp32 --half --precision",
         ),

@@ -70,3 +70,27 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
     (encoder / "model.safetensors").unlink()
     with pytest.raises(DataError, match="cannot be loaded"):
         open_cross_encoder(str(encoder), "cpu", True)
+
+
+def test_scores_are_in_fp32_unless_another_dtype_is_given(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    expected = by_hand(folder, "dense retrieval", TEXTS)
+    exact = open_cross_encoder(str(folder), "cpu", True)("dense retrieval", TEXTS)
+    assert exact == pytest.approx(expected, abs=1e-5)
+    rounded = open_cross_encoder(str(folder), "cpu", True, dtype="bf16")("dense retrieval", TEXTS)
+    assert rounded == pytest.approx(expected, abs=0.05)
+    assert rounded != pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("pad", ["<pad>", None])
+def test_a_decoder_without_a_padding_id(tmp_path: Path, pad: str | None) -> None:
+    """Each pair is scored at its last token, as by the model alone."""
+    torch.manual_seed(3)
+    config = tiny.KINDS["qwen2"].config()
+    config.num_labels, config.pad_token_id = 1, None
+    transformers.Qwen2ForSequenceClassification(config).eval().save_pretrained(tmp_path)
+    tokenizer = tiny.byte_bpe("$A")
+    tokenizer.pad_token = pad
+    tokenizer.save_pretrained(tmp_path)
+    scores = open_cross_encoder(str(tmp_path), "cpu", True)("dense retrieval", TEXTS)
+    assert scores == pytest.approx(by_hand(tmp_path, "dense retrieval", TEXTS), abs=1e-5)

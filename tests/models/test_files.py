@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import Count, ListedModule, loading, read_fields, read_json
+from lmkcli.models.files import (
+    Count,
+    ListedModule,
+    check_files,
+    loading,
+    read_fields,
+    read_json,
+)
 
 
 def test_a_missing_file_declares_nothing_and_fields_may_be_null(tmp_path: Path) -> None:
@@ -63,3 +70,10 @@ def test_every_exception_of_a_library_is_a_data_error(error: Exception) -> None:
 def test_errors_of_lmk_pass_unchanged() -> None:
     with pytest.raises(UsageError, match=r"^mine$"), loading("the model"):
         raise UsageError("mine")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 133466304\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    with pytest.raises(DataError, match="a pointer of Git LFS"):
+        check_files(tmp_path)

@@ -218,7 +218,7 @@ def test_every_pooling_mode_is_read_or_refused(old: Make, new: Make, mode: str) 
         if mode in names:
             assert make().pool == names[mode]
         else:
-            with pytest.raises(DataError, match=r"--pool mean"):
+            with pytest.raises(DataError, match=r"give another model"):
                 make()
 
 
@@ -292,15 +292,15 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
         ({}, "", ""),
         ({"prompts": {}, "default_prompt_name": None}, "", ""),
         ({"prompts": {"query": "q: ", "document": "d: "}}, "q: ", "d: "),
-        ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
+        ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", ""),
         ({"prompts": {"query": "q: "}}, "q: ", ""),
-        ({"prompts": {"query": "q: ", "document": "", "passage": "p: "}}, "q: ", "p: "),
+        ({"prompts": {"query": "q: ", "document": "", "passage": "p: "}}, "q: ", ""),
         (
             {"prompts": {"query": "", "document": "", "a": "a: "}, "default_prompt_name": "a"},
-            "a: ",
-            "a: ",
+            "",
+            "",
         ),
-        ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "a: ", "a: "),
+        ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "", ""),
         ({"prompts": {"query": "q: ", "document": ""}, "default_prompt_name": "query"}, "q: ", ""),
         (
             {"prompts": {"query": "", "document": "d: "}, "default_prompt_name": "document"},
@@ -310,9 +310,11 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_prompts_of_each_side(old: Make, settings: Any, query: str, doc: str) -> None:
-    """The prompt of the side wins, then the default, unless it belongs to the other side."""
+    """As encode_query and encode_document: other names and the default prompt are not used, and noted."""
     made = old(settings=settings)
     assert (made.query_prompt, made.doc_prompt) == (query, doc)
+    unused = set(settings.get("prompts", {})) - {"query", "document"}
+    assert [", ".join(unused) in note for note in made.notes] == [True] * bool(unused)
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", None])

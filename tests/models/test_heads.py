@@ -90,8 +90,8 @@ def test_without_modules_vectors_are_unchanged(tmp_path: Path) -> None:
     ("config", "message"),
     [
         (
-            {"activation_function": "torch.nn.Mish"},
-            "Mish; .*Identity, Tanh",
+            {"activation_function": "torch.nn.Hardshrink"},
+            "Hardshrink; .*Identity, Tanh",
         ),
         ({"use_residual": True}, "without a residual"),
         ({"module_input_name": "token_embeddings"}, "to the pooled vector"),

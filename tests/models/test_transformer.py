@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import AutoModel
 
 from lmkcli.errors import DataError
@@ -204,3 +205,31 @@ def test_the_code_of_a_tokenizer_is_refused_too(own_code: Path) -> None:
     )
     with pytest.raises(DataError, match="custom code"):
         open_tokenizer(folder, side)
+
+
+def test_the_padding_token_in_a_text_has_no_position(tiny_model: Models) -> None:
+    """RoBERTa counts positions without it."""
+    first, second = random_ids((9, 12))
+    first[4], second[[0, 11]] = 1, 1
+    states = opened(tiny_model("roberta")).states([first, second])
+    torch.testing.assert_close(states, alone(tiny_model("roberta"), [first, second]), **NEAR)
+
+
+def test_padding_that_changes_states_is_avoided(tmp_path: Path) -> None:
+    """FNet mixes all positions and reads no mask, so only inputs of equal lengths run together."""
+    torch.manual_seed(2)
+    config = transformers.FNetConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=32, num_hidden_layers=2, intermediate_size=64,
+        max_position_embeddings=128, initializer_range=0.3,
+    )  # fmt: skip
+    transformers.FNetModel(config).eval().save_pretrained(tmp_path)
+    tiny.wordpiece().save_pretrained(tmp_path)
+    model = opened(tmp_path)
+    assert (model.packed, model.together) == (False, "equal")
+    assert "padding changes its states" in model.why_padded
+    sequences = random_ids(LENGTHS)
+    with torch.inference_mode():
+        plain = AutoModel.from_pretrained(tmp_path).eval()
+        batches = [torch.from_numpy(ids).long()[None] for ids in sequences]
+        states = torch.cat([plain(batch).last_hidden_state[0] for batch in batches])
+    torch.testing.assert_close(model.states(sequences), states, **NEAR)

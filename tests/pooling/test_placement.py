@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from lmkcli.errors import UsageError
 from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.table import MEAN, SpecialTokens
+from lmkcli.spec.values import Granularity
+from lmkcli.store.token_blocks import TokenBlock
 from tests.pooling import texts
 from tests.pooling.texts import text_of
 
@@ -73,3 +75,14 @@ def test_the_prompt_is_averaged_if_the_folder_declares_it(
     [made] = texts.place(placer, text_of(placer, numbers(2), numbers(prompt, 5), None)).inputs
     assert made.marks.tolist() == marks
     assert made.groups.tolist() == [0] * len(marks)
+
+
+@pytest.mark.parametrize(
+    ("length", "ids"), [(8, [7, 8, 9, 10, 11, 12]), (4, [10, 11, 12]), (6, [8, 9, 10, 11, 12])]
+)
+def test_a_text_can_lose_its_start(length: int, ids: list[int]) -> None:
+    special = SpecialTokens((1,), (), 1, 2, 2, cuts_start=True)
+    placer = Placer(MEAN, special, length, Granularity(""), True)
+    content, prompt = np.arange(9, 13, dtype=np.int32), np.arange(7, 9, dtype=np.int32)
+    both = TokenBlock.join([TokenBlock.one(content, prompt, None)] * 2)
+    assert [one.ids.tolist() for one in placer.place(both).inputs] == [[1, *ids]] * 2
