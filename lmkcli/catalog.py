@@ -74,7 +74,12 @@ class ReaderRow(Row):
 
 @dataclass(frozen=True)
 class PoolerRow(Row):
-    """A pooler."""
+    """A pooler: a row of the table of poolers, or a function of its parameter (`pooling/table.py`).
+
+    weights: the subfolder of a model folder with the weights of its module, which are a part of the model.
+    """
+
+    weights: str = ""
 
 
 def _never(config: Config) -> bool:

@@ -171,7 +171,10 @@ POOLERS = (
     ),
     PoolerRow("mean@k", "lmkcli.pooling.table:every_kth", "the mean over every k-th position"),
     PoolerRow(
-        "latent", "lmkcli.pooling.table:LATENT", "the mean after the model's latent attention"
+        "latent",
+        "lmkcli.pooling.table:LATENT",
+        "the mean after the model's latent attention",
+        weights="latent_attn_model",
     ),
     PoolerRow(
         "model",

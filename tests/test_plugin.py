@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from tests.forkserver import ForkServer
+from tests.test_plugins import run_lines
 from tests.tiny import write_jsonl
 
 PLUGIN = Path(__file__).resolve().parents[1] / "examples" / "plugin"
@@ -68,6 +69,35 @@ def test_its_pooler_is_used_listed_and_recorded(
     assert "head@k" in said
 
 
+def test_its_pooler_with_weights_uses_them_and_they_are_part_of_the_model(
+    lmk: Callable[..., Any], tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    plain = tiny_model("bert")
+    said = lmk("encode", beir, "-m", plain, "--pool", "gate", "-o", "w", code=2).stderr
+    assert "has no gate/gate.safetensors" in said
+    model = shutil.copytree(plain, tmp_path / "gated")
+    (model / "gate").mkdir()
+    width = json.loads((model / "config.json").read_text())["hidden_size"]
+
+    def encode(open_gates: int, output: str) -> np.ndarray:
+        gates = np.full(width, -30, np.float32)  # closed
+        gates[:open_gates] = 30
+        save_file({"weights": gates}, model / "gate" / "gate.safetensors")
+        lmk("encode", beir, "-m", model, "--pool", "gate", "--dtype", "fp32", "-o", output)
+        (part,) = (tmp_path / output / "parts").glob("*/vectors.npy")
+        return np.load(part)
+
+    first, second = encode(3, "v3"), encode(5, "v5")
+    assert not np.abs(first[:, 3:]).max()
+    assert np.abs(second[:, 3:5]).min()
+    said = lmk("search", "v3", beir, "-o", "run.trec", code=3).stderr
+    assert "the weights of" in said  # not those that made the vectors
+    write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
+    how = ["-m", model, "--steps", 2, "--batch-size", 4, "--pool", "gate"]
+    lmk("train", "triples.jsonl", *how, "-o", "trained")
+    lmk("encode", beir, "-m", "trained", "--pool", "gate", "-o", "v")
+
+
 def test_its_loss_has_a_setting(
     lmk: Callable[..., Any], tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
@@ -76,11 +106,56 @@ def test_its_loss_has_a_setting(
     how = ["-m", tiny_model("bert"), "--steps", 2, "--batch-size", 4]
     lmk("train", "triples.jsonl", *how, "--loss", "triplet:margin=0.3", "-o", "model")
     made = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    assert made["identity"]["loss package"] == "lmk-example 0.1.0"
+    assert made["identity"]["loss_package"] == "lmk-example 0.1.0"
     assert made["identity"]["settings"]["loss"] == "triplet:margin=0.3"
     lmk("train", "triples.jsonl", *how, "--loss", "triplet:margin=0.4+0.5*infonce", "-o", "other")
     said = lmk("train", "triples.jsonl", *how, "--loss", "triplet:edge=1", "-o", "w", code=2)
     assert "unknown setting 'edge'; its settings are margin" in said.stderr
+
+
+def test_its_engine_has_flags_and_a_whole_life(
+    installed: Path, tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    """In a new process, because flags are composed when it starts."""
+    model, blocks = tiny_model("bert"), "--kind blocks -o blocks"
+    lines = {
+        "index -h": (0, "--precision"),
+        "search -h": (0, "--block-rows"),
+        f"encode {beir} -m {model} -o v": (0, ""),
+        f"index v {blocks} --precision fp16": (0, ""),
+        f"search blocks {beir} --block-rows 3 -o blocks.trec": (0, ""),
+        f"search v {beir} -o exact.trec": (0, ""),
+        "index v --kind hnsw -o hnsw": (0, ""),
+        f"search blocks {beir} --with hnsw --fuse rrf --ef-search 40 --block-rows 3 -o f.trec": (
+            0,
+            "",
+        ),
+        "verify blocks": (0, ""),
+        f"index v {blocks} --precision fp32": (3, "fp16"),
+        f"index v {blocks} --if-exists overwrite": (0, "mine.txt"),
+        "index v --kind hnsw --precision fp16 -o h": (
+            2,
+            "--precision has no effect with --kind hnsw",
+        ),
+        f"search hnsw {beir} --block-rows 3 -o h.trec": (
+            *(2, "--block-rows has no effect on an index of kind hnsw"),
+        ),
+        f"search v {beir} --block-rows 3 -o h.trec": (2, "--block-rows has no effect on vectors"),
+    }
+    first = [*lines].index(f"index v {blocks} --if-exists overwrite")
+    paths = installed, PLUGIN.parents[1]
+    found = run_lines([*lines][:first], tmp_path, *paths)
+    (tmp_path / "blocks" / "mine.txt").write_text("mine")
+    found += run_lines([*lines][first:], tmp_path, *paths)
+    for (line, (code, text)), (left, out, err) in zip(lines.items(), found, strict=True):
+        assert left == code, f"lmk {line}: {err}"
+        assert text in out + err, f"lmk {line}: {out}{err}"
+    assert (tmp_path / "blocks" / "mine.txt").read_text() == "mine"
+    of_blocks, exact = (
+        [line.split()[:4] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("blocks.trec", "exact.trec")
+    )
+    assert of_blocks == exact
 
 
 def test_its_reader_reads_files_with_its_suffix(lmk: Callable[..., Any], tmp_path: Path) -> None:

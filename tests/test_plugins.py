@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,19 @@ def run_without(
         shutil.rmtree(copy / "plugins" / name)
     shutil.copytree(beir, tmp_path / "corpus")
     os.symlink(model, tmp_path / "model")
+    return run_lines(lines, tmp_path, copy.parent)
+
+
+def run_lines(lines: Sequence[str], folder: Path, *paths: Path) -> list[list[Any]]:
+    """Run command lines in one new process that imports from `paths` first: code, stdout, stderr of each."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps([line.split() for line in lines])],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(copy.parent)},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == 0, done.stderr
     found: list[list[Any]] = json.loads(done.stdout)
     return found
 

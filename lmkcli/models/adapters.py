@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from lmkcli.catalog import POOLERS
 from lmkcli.errors import DataError
 from lmkcli.models.files import (
     MATRICES,
@@ -24,7 +25,7 @@ from lmkcli.models.files import (
     listed_modules,
     model_files,
 )
-from lmkcli.models.folder import HEADS, LATENT
+from lmkcli.models.folder import HEADS
 from lmkcli.models.weight_files import weight_files
 from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_folder, locked
@@ -109,7 +110,8 @@ def _adapter(folder: Path, config: _Config) -> Adapter:
         raise DataError(f"{matrices} is missing; download the adapter again")
     texts = [each for each in files if each.suffix in TEXTS and each.name not in _NOT_MERGED]
     listed = listed_modules(folder) if (folder / "modules.json") in texts else []
-    named = [module["path"] for module in listed if module["path"]] + [LATENT, HEADS]
+    named = [module["path"] for module in listed if module["path"]] + [HEADS]
+    named += [row.weights for row in POOLERS.values() if row.weights]
     modules = {
         path: model_files(folder / path, TEXTS | WEIGHTS, inside=folder)
         for path in named

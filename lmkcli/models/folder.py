@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
-from lmkcli.catalog import MODELS, Config, ModelRow
+from lmkcli.catalog import MODELS, POOLERS, Config, ModelRow
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_fields, read_json
 from lmkcli.models.late import LateInteraction
@@ -191,12 +191,18 @@ class ModelFolder:
             return None
         return _positions(config)
 
+    @property
+    def pooler_weights(self) -> list[Path]:
+        """The subfolders with weights of poolers, such as latent attention."""
+        names = sorted({row.weights for row in POOLERS.values() if row.weights})
+        return [self.path / name for name in names if (self.path / name).is_dir()]
+
     @cached_property
     def weights_digest(self) -> str:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
         files = [*digested_files(self.encoder), *self.encoder.glob("config.json")]
         folders = [module.folder for module in (*self.modules, *self.projections)]
-        for folder in [*folders, *filter(None, (self.latent, self.static_queries))]:
+        for folder in [*folders, *self.pooler_weights, *filter(None, (self.static_queries,))]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
         if self.static_queries is not None:
             table = static_table(self.static_queries, self.path)

@@ -18,6 +18,7 @@ from lmkcli.data.collection import Collection, Doc, Query
 from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
+from lmkcli.retrieval.engines.settings import engine_options
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import (
     DENSE,
@@ -144,7 +145,10 @@ def _setting_names(path: Path, stages: Stages) -> set[str]:
         return {"level"} if chunked else set(LEXICAL)
     recipe = recorded_recipe(described)
     several = SEVERAL if recipe and recipe.doc.unit != "doc" else ()
-    return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
+    if not isinstance(described, IndexManifest):
+        return {*QUERIES, *several}
+    common = {*SEARCH} - {*engine_options()}
+    return {*QUERIES, *several, *common, *engine_options(described.identity.family)}
 
 
 def _open(
@@ -153,6 +157,7 @@ def _open(
     if isinstance(path, Artifact) or not path.is_file():
         return open_index(path, settings)
     settings.refuse("a run", *DENSE, *LEXICAL)
+    settings.refuse_others("a run", "")
     return RunIndex(path, texts)
 
 
@@ -174,6 +179,7 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
     opened: Artifact[Manifest] = open_artifact(given, VectorsManifest, IndexManifest)
     if not isinstance(opened.manifest, IndexManifest):
         settings.refuse("vectors", *SEARCH, *LEXICAL)
+        settings.refuse_others("vectors", "")
         vectors = open_artifact(opened, VectorsManifest)
         if is_sparse(vectors.manifest):
             from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors  # imports torch
@@ -193,7 +199,9 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
 
 def _open_built(index: BuiltIndex, settings: OpenSettings) -> Index:
     """Open an index that `lmk index` built, with the settings that it records."""
-    engine = engine_of(index.described.identity.family)
+    family = index.described.identity.family
+    engine = engine_of(family)
+    settings.refuse_others(f"an index of kind {family}", family)
     (check_files if engine.digests_on_open else check_built)(index)
     recorded = engine.recorded(index.described.identity.settings, index.folder)
     return recorded.open_index(index, settings)

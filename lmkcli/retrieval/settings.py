@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.engines.settings import EngineSearchSettings
+from lmkcli.retrieval.engines.settings import EngineSearchSettings, engine_options
 from lmkcli.spec.settings import Flag, ModelSettings
 
 
@@ -35,6 +35,11 @@ class OpenSettings(EngineSearchSettings, ModelSettings):
             suggest_for="--max-passage --maxp --rank-chunks",
         ),
     ] = None
+
+    def refuse_others(self, index: str, kind: str) -> None:
+        """Raise UsageError if a setting of other engines than `kind` was given; '' means all engines."""
+        others = {*engine_options()} - {*engine_options(kind)} if kind else {*engine_options()}
+        self.refuse(index, *sorted(others))
 
     def refuse(self, index: str, *names: str) -> None:
         """Raise UsageError if one of the named settings was given, because it has no effect on `index`."""

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.dense.hnsw import HnswSettings
-from lmkcli.spec.settings import Flag, Settings
+from lmkcli.retrieval.dense.hnsw import HnswSearchSettings, HnswSettings
+from lmkcli.spec.settings import Flag
 
 
 def parse_uri(text: str) -> str:
@@ -65,7 +65,7 @@ class MilvusSettings(HnswSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MilvusSearchSettings(Settings):
+class MilvusSearchSettings(HnswSearchSettings):
     """The server of a search."""
 
     panel: ClassVar[str] = "Index settings"

@@ -45,3 +45,19 @@ class HnswSettings(Settings):
     def without_graph(self) -> str:
         """The setting that selects an index without a graph; empty if a graph may be built."""
         return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HnswSearchSettings(Settings):
+    """Settings for searching an HNSW graph."""
+
+    panel: ClassVar[str] = "Index settings"
+    ef_search: Annotated[
+        int,
+        Flag(
+            "HNSW: candidates kept during the search; 0: grows with k.",
+            min=0,
+            only="index",
+            suggest_for="--ef",
+        ),
+    ] = 0

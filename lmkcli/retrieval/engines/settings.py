@@ -13,6 +13,7 @@ from lmkcli.catalog import EngineRow
 from lmkcli.retrieval.engines.faiss.settings import FaissSearchSettings, FaissSettings
 from lmkcli.retrieval.engines.kinds import KindSettings
 from lmkcli.retrieval.lexical.settings import FeedbackSettings, LexicalSettings
+from lmkcli.spec.operation import options
 from lmkcli.spec.settings import Flag, Offline, Settings, composed
 from lmkcli.spec.values import Shard
 
@@ -82,6 +83,16 @@ def _groups(module_of: Callable[[EngineRow], str]) -> tuple[type[Settings], ...]
 def settings_of(row: EngineRow) -> type[Settings] | None:
     """The group of settings for building indexes of one engine; None if it has none."""
     return catalog.load(row, f"index kind '{row.name}'", row.settings) if row.settings else None
+
+
+def engine_options(kind: str = "") -> list[str]:
+    """The names of the search settings of one engine, a row of the catalog; by default of all engines."""
+    groups = ENGINE_SEARCH_SETTINGS
+    if kind:
+        row = catalog.INDEXES[kind]
+        named = row.search_settings
+        groups = (catalog.load(row, f"index kind '{kind}'", named),) if named else ()
+    return [option.name for group in groups for option in options(group)]
 
 
 ENGINE_SETTINGS = _groups(lambda row: row.settings)

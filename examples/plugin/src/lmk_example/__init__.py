@@ -2,6 +2,7 @@
 
 from lmkcli.catalog import (
     Config,
+    EngineRow,
     LossRow,
     ModelRow,
     PoolerRow,
@@ -18,11 +19,25 @@ def is_bag(config: Config) -> bool:
 
 ROWS = (
     PoolerRow("head@k", "lmk_example.pooler:head", "the mean over the first k positions"),
+    PoolerRow(
+        "gate",
+        "lmk_example.gate:GATE",
+        "the mean of states times learned gates",
+        weights="gate",  # this folder of a model is a part of its digest
+    ),
     LossRow(
         "triplet",
         "lmk_example.loss:Triplet",
         "a positive must be closer than each negative, by a margin",
         needs=("negatives",),
+    ),
+    EngineRow(
+        "blocks",
+        "lmk_example.engine:Blocks",
+        "compares all vectors of a file, block by block",
+        variant="vectors",
+        settings="lmk_example.engine_settings:BlockSettings",
+        search_settings="lmk_example.engine_settings:BlockSearchSettings",
     ),
     ReaderRow("ini", "lmk_example.reader:read_ini", "INI files", suffixes=(".ini",)),
     SourceRow(

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.dense.hnsw import HnswSettings
+from lmkcli.retrieval.dense.hnsw import HnswSearchSettings, HnswSettings
 from lmkcli.retrieval.engines.kinds import KindSettings
-from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import NO_LIMIT, NO_MUVERA, Muvera, Size
 
 
@@ -47,19 +47,10 @@ class FaissSettings(HnswSettings, KindSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaissSearchSettings(Settings):
-    """Settings for searching a FAISS index. Milvus also uses `ef_search`."""
+class FaissSearchSettings(HnswSearchSettings):
+    """Settings for searching a FAISS index."""
 
     panel: ClassVar[str] = "Index settings"
-    ef_search: Annotated[
-        int,
-        Flag(
-            "HNSW: candidates kept during the search; 0: grows with k.",
-            min=0,
-            only="index",
-            suggest_for="--ef",
-        ),
-    ] = 0
     nprobe: Annotated[
         int, Flag("ivf: number of lists to search; 0: grows with k.", min=0, only="index")
     ] = 0
