@@ -52,7 +52,8 @@ RECIPE = Recipe(SIDE, SIDE)
 
 def tokens(shards: int = 1, source: str = "given", **identity: Any) -> TokensManifest:
     """Tokens of a collection."""
-    fields = {"tokenizer": "t1", "prompt": "", "splitter": "", "text": {}} | identity
+    fields = {"tokenizer": "t1", "prompt": "", "splitter": "", "keep_space": False, "text": {}}
+    fields |= identity
     return TokensManifest(
         identity=TokensIdentity(**fields),
         execution=TokensExecution(source=Origin(name=source), shards=shards),

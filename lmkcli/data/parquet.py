@@ -24,35 +24,41 @@ _MOST_ROWS = 1_000  # rows for each byte of a file with more than a million rows
 _MILLION = 1_000_000
 _MOST_TIMES = 1_000  # a file's texts may have this multiple of its size …
 _ALWAYS = 1 << 30  # … or this number of bytes
-_SMALL = 64 << 20  # bytes of a file in which `read_column` first looks at the dictionaries
+_SMALL = 64 << 20  # bytes of a file in which `ColumnReader` first looks at the dictionaries
 _TEXT = "BYTE_ARRAY"
 
 
-def open_parquet(
-    path: Path, dictionaries: bool = False, mapped: bool = False, checksums: bool = False
-) -> pq.ParquetFile:
+def open_parquet(path: Path, dictionaries: bool = False) -> pq.ParquetFile:
     """Open a file. With `dictionaries`, its columns of text are dictionary arrays, at every depth.
 
     ValueError if the file describes more row groups or rows than it can contain.
     """
-    options: dict[str, Any] = {
-        "filesystem": LocalFileSystem(use_mmap=mapped),
-        "page_checksum_verification": checksums,
-    }
+    options: dict[str, Any] = {"filesystem": LocalFileSystem()}
     file = pq.ParquetFile(os.path.abspath(path), **options)
-    facts, length = file.metadata, path.stat().st_size
-    if facts.num_row_groups * _LEAST_GROUP > length:
+    try:
+        _check_counts(file.metadata, path.stat().st_size)
+    except ValueError:
         file.close()
-        raise ValueError(f"it describes {facts.num_row_groups:,} row groups in {size(length)}")
-    if facts.num_rows > max(_MILLION, _MOST_ROWS * length):
-        file.close()
-        raise ValueError(f"it describes {facts.num_rows:,} rows in {size(length)}")
+        raise
     if not dictionaries:
         return file
-    columns = (facts.schema.column(number) for number in range(facts.num_columns))
-    texts = [column.path for column in columns if column.physical_type == _TEXT]
+    texts = _texts(file.metadata)
     file.close()
     return pq.ParquetFile(os.path.abspath(path), read_dictionary=texts, **options)
+
+
+def _check_counts(facts: pq.FileMetaData, length: int) -> None:
+    """Raise ValueError if a file of `length` bytes describes more row groups or rows than it can contain."""
+    if facts.num_row_groups * _LEAST_GROUP > length:
+        raise ValueError(f"it describes {facts.num_row_groups:,} row groups in {size(length)}")
+    if facts.num_rows > max(_MILLION, _MOST_ROWS * length):
+        raise ValueError(f"it describes {facts.num_rows:,} rows in {size(length)}")
+
+
+def _texts(facts: pq.FileMetaData) -> list[str]:
+    """The columns of text, at every depth."""
+    columns = (facts.schema.column(number) for number in range(facts.num_columns))
+    return [column.path for column in columns if column.physical_type == _TEXT]
 
 
 def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
@@ -60,41 +66,51 @@ def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> pq.ParquetW
     return pq.ParquetWriter(os.path.abspath(path), schema, filesystem=LocalFileSystem(), **options)
 
 
-def read_column(
-    file: pq.ParquetFile,
-    path: Path,
-    name: str,
-    group: int | None = None,
-    checksums: bool = False,
-) -> pa.ChunkedArray:
-    """Return a column of text of a file, or its part in a row group, decoded.
+class ColumnReader:
+    """Reads columns of one file within bounds. The file stays open, so its name may be removed meanwhile."""
 
-    ValueError for a small file whose texts have far more bytes than the file.
-    """
+    def __init__(self, path: Path, checksums: bool = False) -> None:
+        """Raise OSError or ValueError if the file cannot be read, or describes more than it can contain."""
+        self._source = LocalFileSystem(use_mmap=True).open_input_file(os.path.abspath(path))
+        self._size: int = self._source.size()
+        options: dict[str, Any] = {"page_checksum_verification": checksums}
+        self._file = pq.ParquetFile(self._source, **options)
+        self.metadata: pq.FileMetaData = self._file.metadata
+        self.schema: pa.Schema = self._file.schema_arrow
+        _check_counts(self.metadata, self._size)
+        if self._size <= _SMALL:  # look at the dictionaries before they are decoded
+            texts = _texts(self.metadata)
+            self._file = pq.ParquetFile(
+                self._source, read_dictionary=texts, metadata=self.metadata, **options
+            )
 
-    def read(opened: pq.ParquetFile) -> pa.ChunkedArray:
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def read(self, name: str, group: int | None = None) -> pa.ChunkedArray:
+        """Return a column, or its part in a row group, decoded.
+
+        ValueError for a small file whose texts have far more bytes than the file.
+        """
         if group is None:
-            return opened.read(columns=[name]).column(name)
-        return opened.read_row_group(group, columns=[name]).column(name)
-
-    if path.stat().st_size > _SMALL:
-        return read(file)
-    with open_parquet(path, dictionaries=True, checksums=checksums) as small:
-        column = read(small)
-    if not pa.types.is_dictionary(column.type):
-        return column
-    needed = sum(map(decoded_bytes, column.chunks))
-    if needed > _limit(path):
-        raise ValueError(f"'{name}' has {size(needed)} of text in a file of {_size(path)}")
-    chunks = [chunk.dictionary_decode() for chunk in column.chunks]
-    return pa.chunked_array(chunks, type=column.type.value_type)
+            column = self._file.read(columns=[name]).column(name)
+        else:
+            column = self._file.read_row_group(group, columns=[name]).column(name)
+        if not pa.types.is_dictionary(column.type):
+            return column
+        needed = sum(map(decoded_bytes, column.chunks))
+        if needed > _limit(self._size):
+            raise ValueError(f"'{name}' has {size(needed)} of text in a file of {size(self._size)}")
+        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+        return pa.chunked_array(chunks, type=column.type.value_type)
 
 
 class Decoder:
     """Decodes the batches of one file, and counts their bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._decoded = path, 0
+        self._path, self._size, self._decoded = path, path.stat().st_size, 0
 
     def pieces(self, batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
         """Yield a batch, decoded, in pieces that have at most `most` bytes, or a single row.
@@ -108,9 +124,9 @@ class Decoder:
             yield from self.pieces(batch.slice(half), most)
             return
         self._decoded += needed
-        if self._decoded > _limit(self._path):
+        if self._decoded > _limit(self._size):
             raise DataError(
-                f"{self._path} has {_size(self._path)}, and more than {size(self._decoded)} of text, mostly "
+                f"{self._path} has {size(self._size)}, and more than {size(self._decoded)} of text, mostly "
                 "copies of the same values; write the file again without them, or as jsonl"
             )
         columns = (
@@ -135,9 +151,6 @@ def decoded_bytes(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _limit(path: Path) -> int:
-    return max(_ALWAYS, _MOST_TIMES * path.stat().st_size)
-
-
-def _size(path: Path) -> str:
-    return size(path.stat().st_size)
+def _limit(length: int) -> int:
+    """The bytes of text that a file of `length` bytes may have."""
+    return max(_ALWAYS, _MOST_TIMES * length)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc
-from lmkcli.data.parquet import open_parquet, parquet_writer, read_column
+from lmkcli.data.parquet import ColumnReader, parquet_writer
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import check_finite, parse_json
 
@@ -160,7 +160,7 @@ class DocTable:
         self._path = path
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
-            self._file = open_parquet(path, mapped=True, checksums=True)
+            self._file = ColumnReader(path, checksums=True)
         self._kept: OrderedDict[tuple[str, int], pa.ChunkedArray] = OrderedDict()
         self._kept_bytes = self._most_bytes = 0
         self.rows: int = self._file.metadata.num_rows
@@ -168,7 +168,7 @@ class DocTable:
             raise DataError(
                 f"{path} contains {self.rows} documents, expected {rows}; make the artifact again"
             )
-        schema = self._file.schema_arrow
+        schema = self._file.schema
         self.has_text = "text" in schema.names
         self.has_contexts = "context_tokens" in schema.names
         for name, kind in _columns(self.has_text, self.has_contexts):
@@ -189,7 +189,7 @@ class DocTable:
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
         """Read a column, or its part in one row group. Missing values and invalid UTF-8 are errors."""
         with self._reading():
-            column = read_column(self._file, self._path, name, group, checksums=True)
+            column = self._file.read(name, group)
             rows = self.rows if group is None else min(ROW_GROUP, self.rows - group * ROW_GROUP)
             if len(column) != rows:
                 raise ValueError(f"'{name}' has {len(column)} values instead of {rows}")
@@ -273,7 +273,7 @@ class DocTable:
     def doc_rows(self) -> Iterator[list[DocRow]]:
         """Yield all documents with their counts, one row group at a time."""
         docs = self.docs()
-        for group in range(self._file.num_row_groups):
+        for group in range(self._file.metadata.num_row_groups):
             names = ["hash", "tokens", "lost", "vectors"]
             names += [name for name, _ in _COUNTS] if self.has_contexts else []
             columns = [self._column(name, group).to_pylist() for name in names]
@@ -281,7 +281,7 @@ class DocTable:
 
     def docs(self) -> Iterator[Doc]:
         """Yield all documents in order, one row group at a time."""
-        for group in range(self._file.num_row_groups):
+        for group in range(self._file.metadata.num_row_groups):
             ids = self._column("id", group).to_pylist()
             if not self.has_text:
                 yield from (Doc(identifier, "") for identifier in ids)

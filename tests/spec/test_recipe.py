@@ -16,6 +16,7 @@ DOC = EncoderConfig(
     "w1", "t1", "models/a", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
     pool_package="lmk-head 0.1.0", context="title", landmark_token=3, top_terms=9, static=True,
     sum_windows=True,
+    keep_space=True,
 )  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 

@@ -69,7 +69,7 @@ def page(browsed: Browsed) -> bytes:
 
 
 def _part(name: str) -> bytes:
-    return files("lmkcli.evaluation").joinpath("page", name).read_bytes()
+    return files("lmkcli.plugins.browse").joinpath("page", name).read_bytes()
 
 
 def _hash(part: bytes) -> str:

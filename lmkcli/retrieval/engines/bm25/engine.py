@@ -14,7 +14,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lmkcli.artifact.manifest import json_differences
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.parquet import open_parquet, parquet_writer, read_column
+from lmkcli.data.parquet import ColumnReader, parquet_writer
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.progress import Progress
@@ -83,8 +83,8 @@ class Bm25(LexicalEngine):
             analysis = read_json(path / ANALYSIS, dict[str, Any], _AGAIN)
             read_json(path / PARAMS, _Params, _AGAIN)
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
-            with open_parquet(path / IDS) as file:
-                ids = read_column(file, path / IDS, "id")
+            with closing(ColumnReader(path / IDS)) as reader:
+                ids = reader.read("id")
             if reason := _inconsistency(scores, ids):
                 raise ValueError(reason)
         if lines := json_differences(analysis, analyzer.identity()):
