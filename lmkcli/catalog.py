@@ -382,6 +382,19 @@ CACHES = Catalog(CacheRow, "cache")
 CHECKS = Catalog(CheckRow, "check")
 
 
+def engine_row(kind: str) -> EngineRow:
+    """Return the row of an index kind. Factory strings belong to the row that accepts them.
+
+    Raises UnknownName for a lower-case word that is not in the catalog.
+    """
+    if kind in INDEXES:
+        return INDEXES[kind]
+    row = next(row for row in INDEXES.values() if row.factory)
+    if kind.isidentifier() and kind.islower():
+        raise UnknownName(INDEXES.what, kind, INDEXES, f"(or a {row.factory})")
+    return row
+
+
 def is_lexical(kind: str) -> bool:
     """Return whether an index kind indexes the words of a collection, instead of vectors."""
     return kind in INDEXES and INDEXES[kind].variant == "lexical"

@@ -91,8 +91,7 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
     @property
     def _row(self) -> catalog.EngineRow:
         """The row of the engine. An unknown kind is a factory string, which its library checks."""
-        factory = (row for row in catalog.INDEXES.values() if row.factory)
-        return catalog.INDEXES.get(self.kind) or next(factory)
+        return catalog.engine_row(self.kind)
 
     def variant(self) -> tuple[str, str]:
         """The variant of the engine."""

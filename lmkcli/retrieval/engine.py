@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from lmkcli import catalog
 from lmkcli.data.collection import Shard
-from lmkcli.errors import UnknownName, UsageError
+from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.rows import NumberedPart
 from lmkcli.retrieval.engines.settings import IndexSettings
@@ -160,20 +160,7 @@ class Engine(ABC, Generic[AnyInput]):
         """Remove data outside the folder that the index does not use since its update was recorded."""
 
 
-def family_of(kind: str) -> str:
-    """Return the catalog row of an index kind. Factory strings belong to the row that accepts them.
-
-    Raises UnknownName for a lower-case word that is not in the catalog.
-    """
-    if kind in catalog.INDEXES:
-        return kind
-    family, row = next((name, row) for name, row in catalog.INDEXES.items() if row.factory)
-    if kind.isidentifier() and kind.islower():
-        raise UnknownName("index kind", kind, catalog.INDEXES, f"(or a {row.factory})")
-    return family
-
-
 def engine_of(kind: str) -> type[Engine[Any]]:
     """Return the engine of an index kind. Raises MissingExtra if its library is not installed."""
-    engine: type[Engine[Any]] = catalog.INDEXES.load(family_of(kind))
+    engine: type[Engine[Any]] = catalog.INDEXES.load(catalog.engine_row(kind).name)
     return engine

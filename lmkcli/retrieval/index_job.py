@@ -24,11 +24,12 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import IndexFacts, IndexIdentity, IndexManifest
 from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.artifact.shards import Shards, shards_folder
+from lmkcli.catalog import engine_row
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.rows import NumberedPart
-from lmkcli.retrieval.engine import AnyInput, Engine, engine_of, family_of
+from lmkcli.retrieval.engine import AnyInput, Engine, engine_of
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import (
     BuiltIndex,
@@ -103,7 +104,7 @@ class IndexJob(Generic[AnyInput]):
     @cached_property
     def identity(self) -> IndexIdentity:
         """The settings and the input that determine the index. Raises UsageError for invalid settings."""
-        family = family_of(self.engine.kind)
+        family = engine_row(self.engine.kind).name
         settings = self.engine.identity(self.folder)
         return IndexIdentity(family=family, **settings, **self.given.identity())
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from lmkcli import Evaluate
+from lmkcli.artifact.manifest import as_text
+from tests import manifests
 
 Lmk = Callable[..., Any]
 GOOD, BAD = "d1 d2 d3", "d3 d2 d1"  # the ranks of d1, the only relevant document
@@ -320,9 +322,9 @@ def test_a_folder_means_the_runs_of_lmk_in_it(
     for system in ("poor", "good"):
         (two / system).mkdir()
         for run, collection in ((f"{system}.trec", "x"), (f"{system}.two.trec", "y")):
-            made = {"kind": "run", "identity": {}, "facts": {"collection": str(two / collection)}}
+            made = manifests.run(str(two / collection))
             (two / run).rename(two / system / f"{collection}.trec")
-            (two / system / f"{collection}.trec.json").write_text(json.dumps(made))
+            (two / system / f"{collection}.trec.json").write_text(as_text(made))
     assert [
         line.split() for line in lmk("-q", "eval", "poor", "good", "-m", "P@1").out.splitlines()
     ] == [

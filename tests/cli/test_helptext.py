@@ -15,7 +15,15 @@ from lmkcli.cli.verbs import verbs
 Lmk = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 # Maximum lines of `lmk VERB --help-all` at 80 columns; the last number is for all other pages.
-LONGEST = {"encode": 87, "index": 74, "search": 104, "train": 124, "pretrain": 105, "": 70}
+LONGEST = {
+    "encode": 87,
+    "index": 74,
+    "search": 104,
+    "train": 124,
+    "pretrain": 105,
+    "serve": 78,
+    "": 70,
+}
 SHORT = 58  # maximum lines of `lmk VERB -h`
 EXAMPLES = [(verb, line) for verb, entry in verbs().items() for line in entry.examples]
 

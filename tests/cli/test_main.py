@@ -91,8 +91,8 @@ def test_a_path_that_cannot_be_written_is_named(lmk: Lmk, tmp_path: Path) -> Non
     run.write_text("q1 Q0 d1 1 2.0 t\n")
     qrels.write_text("q1 0 d1 1\n")
     words = ["eval", run, "--qrels", qrels, "-m", "P@1", "--log"]
-    assert lmk(*words, tmp_path, code=3).err.startswith(f"error: {tmp_path} is not a regular file")
-    assert "Traceback" in lmk("-v", *words, tmp_path, code=3).err
+    assert lmk(*words, tmp_path, code=2).err.startswith(f"error: --log {tmp_path} is a folder")
+    assert "Traceback" in lmk("-v", *words, tmp_path, code=2).err
 
 
 def test_verbose_shows_where_an_error_came_from(lmk: Lmk) -> None:

@@ -141,7 +141,9 @@ def test_lucene_from_collection_to_scores(lmk: Lmk, beir: Path, tmp_path: Path) 
     hit = lmk("search", index, "-q", "\u4f60\u597d", "--json").json[0]
     assert hit["id"] == "s-cjk"
     assert hit["text"]
-    assert lmk("search", index / "lucene", "-q", "\u4f60\u597d", "--json").json[0]["text"] == ""
+    assert (
+        lmk("search", index / "1" / "lucene", "-q", "\u4f60\u597d", "--json").json[0]["text"] == ""
+    )
     assert "k1: 1.2 | 0.9" in lmk(*words, code=3).err
     assert "--m has no effect" in lmk(*words, "--m", 4, code=2).err
     bad = lmk("index", beir, "--kind", "lucene", "--language", "xx", "-o", tmp_path / "b", code=2)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from lmkcli.artifact.manifest import as_text
 from lmkcli.data.collection import Qrel, open_collection
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation.scoring import QrelSet, default_measures, qrel_sets, score, score_all
+from tests import manifests
 
 DL19 = "msmarco-passage/trec-dl-2019/judged"
 
@@ -95,15 +97,11 @@ def test_judgements_of_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
         qrel_sets([run] * 3, [file, file])
     with pytest.raises(UsageError, match="no manifest"):
         qrel_sets([run], [])
-    (tmp_path / "run.trec.json").write_text(
-        json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(folder)}})
-    )
+    (tmp_path / "run.trec.json").write_text(as_text(manifests.run(str(folder))))
     assert qrel_sets([run], [])[0].name == str(folder)
     questions = tmp_path / "questions.tsv"
     questions.write_text("q1\twhat\n")
-    (tmp_path / "run.trec.json").write_text(
-        json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(questions)}})
-    )
+    (tmp_path / "run.trec.json").write_text(as_text(manifests.run(str(questions))))
     with pytest.raises(UsageError, match=r"questions.tsv.*--qrels"):
         qrel_sets([run], [])
 
@@ -111,7 +109,11 @@ def test_judgements_of_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("facts", [{}, {"collection": 3}, {"collection": None}])
 def test_a_manifest_without_its_collection_is_named(run: Path, facts: dict[str, Any]) -> None:
     side = run.with_name(f"{run.name}.json")
-    side.write_text(json.dumps({"kind": "run", "identity": {}, "facts": facts}))
+    made = json.loads(as_text(manifests.run()))
+    made["facts"] = {**made["facts"], "collection": None} | facts
+    if not facts:
+        del made["facts"]["collection"]
+    side.write_text(json.dumps(made))
     with pytest.raises(DataError, match=r"\.json, facts"):
         qrel_sets([run], [])
 

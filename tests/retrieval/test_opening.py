@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lmkcli.artifact import manifest
+from lmkcli.catalog import engine_row
 from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
@@ -23,7 +24,6 @@ from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
 from lmkcli.retrieval.dense import dense_index
-from lmkcli.retrieval.engine import family_of
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings
@@ -299,10 +299,10 @@ def test_later_parts_do_not_change_an_index(chain: Chain) -> None:
 
 
 def test_the_family_of_a_kind() -> None:
-    assert [family_of(kind) for kind in ("hnsw", "ivf", "bm25")] == ["hnsw", "ivf", "bm25"]
-    assert family_of("OPQ8,IVF16,PQ8") == family_of("HNSW32") == "hnsw"
+    assert [engine_row(kind).name for kind in ("hnsw", "ivf", "bm25")] == ["hnsw", "ivf", "bm25"]
+    assert engine_row("OPQ8,IVF16,PQ8").name == engine_row("HNSW32").name == "hnsw"
     with pytest.raises(UnknownName, match="did you mean hnsw"):
-        family_of("hnws")
+        engine_row("hnws")
 
 
 @pytest.mark.parametrize("kind", ["tokens", "run"])

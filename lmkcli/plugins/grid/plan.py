@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from lmkcli import catalog
+from lmkcli.catalog import engine_row
 from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.plugins.grid.gridfile import (
     COLLECTION,
@@ -21,7 +22,6 @@ from lmkcli.plugins.grid.gridfile import (
     cells,
 )
 from lmkcli.plugins.grid.steps import OUTPUTS, CellSteps, GridStep, local_model
-from lmkcli.retrieval.engine import family_of
 from lmkcli.spec.operation import operation_kind
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.values import MOST_SHARDS
@@ -302,7 +302,7 @@ def _check_index(operation: Any, encoding: GridStep) -> None:
     if recipe is None:
         return
     sparse = makes_sparse(recipe.doc)
-    if sparse != (catalog.INDEXES[family_of(operation.kind)].variant == "sparse"):
+    if sparse != (engine_row(operation.kind).variant == "sparse"):
         made, needed = ("sparse", "dense") if sparse else ("dense", "sparse")
         raise UsageError(
             f"--kind {operation.kind} needs {needed} vectors, and --pool {recipe.doc.pool} makes {made} ones"

@@ -62,6 +62,7 @@ class Serve(Operation[None], OpenSettings, Limits):
         Flag(
             "A cross-encoder that requests can use as the reranker 'model'.",
             role="model",
+            often=True,
             aliases="--reranker --cross-encoder",
         ),
     ] = None
@@ -71,6 +72,7 @@ class Serve(Operation[None], OpenSettings, Limits):
             "Another web site that may use this server from a browser, such as "
             "https://example.org; repeatable.",
             role="mode",
+            often=True,
             ineffective=_of_http,
         ),
     ] = None
