@@ -85,7 +85,7 @@ def test_a_cross_encoder_reranks_and_one_question_is_answered(
         (["--rerank", "vectors", "--rerank-model", "m"], "--rerank or --rerank-model.* both"),
         (["--rerank", "vectors", "--rerank-depth", "5", "-k", "6"], "-k 6: .* 5 .*--rerank-depth"),
         (["--rerank", "vectors", "--interpolate", "1.5"], "--interpolate '1.5': .*0 and 1"),
-        (["--rerank", "vectors", "--ef-search", "9"], "--ef-search .*no effect.* bm25 "),
+        (["--rerank", "vectors", "--ef-search", "9"], "--ef-search .*no effect.* bm25"),
         (["--model", "elsewhere"], "--model .*no effect.* bm25 "),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_manifest_without_its_collection_is_named(run: Path, facts: dict[str, 
     if not facts:
         del made["facts"]["collection"]
     side.write_text(json.dumps(made))
-    with pytest.raises(DataError, match=r"\.json, facts"):
+    with pytest.raises(DataError, match=r"facts\.collection"):
         qrel_sets([run], [])
 
 
