@@ -7,7 +7,7 @@ import pytest
 from lmkcli.cli import main
 from lmkcli.data import known_collections
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests import levels
 from tests.plugins.grid.twins import twin
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAPERS = ROOT / "examples" / "papers"
 
 
