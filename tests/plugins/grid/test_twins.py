@@ -60,9 +60,20 @@ def test_a_twin_has_all_cells_and_runs_each_step_once(name: str, tmp_path: Path)
     logs = {path.parent.name: path.read_text() for path in tmp_path.glob("results/steps/*/log.txt")}
     assert logs.keys() == plan["steps"].keys()
     assert {log.count("$ lmk ") for log in logs.values()} == {1}
+    check_lengths(name, tmp_path / "results" / "steps")
     made = Counter(key.partition("-")[0] for key in logs)
     assert made["train"] + made["pretrain"] == size.models
     assert made["eval"] == size.rows * size.collections
+
+
+def check_lengths(name: str, steps: Path) -> None:
+    """The manifests of vectors have the paper's lengths of documents and queries, reduced."""
+    found = set()
+    for path in steps.glob("encode-*/vectors/manifest.json"):
+        recipe = json.loads(path.read_text())["identity"]["recipe"]
+        found.add((recipe["doc"]["max_length"], recipe["query"]["max_length"]))
+    if name.startswith("lmk-"):  # 8,192 positions of all texts, and 32,768 in LongEmbed
+        assert found == {(32, 32), (128, 128)}
 
 
 def test_each_paper_has_a_twin() -> None:
