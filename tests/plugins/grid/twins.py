@@ -32,7 +32,7 @@ _KINDS = (
     "mistral",
     "distilbert",
 )  # of tiny models with this word in their name; others are ModernBERT
-_DOCS, _CHUNKS = 20, 3
+_DOCS, _CHUNKS = 20, 6  # such a document is longer than 8,192 // 256 positions
 _TEXTS = 40  # of a pre-training: more than one batch
 
 Table = dict[str, Any]
