@@ -287,6 +287,7 @@ LOSSES = (
         "contrast a chunk with chunks of its own and of other documents (ConTEB)",
         settings=("temperature",),
         needs=("sequence",),
+        single=True,  # one document has several chunks
     ),
 )
 
