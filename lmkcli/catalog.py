@@ -166,7 +166,12 @@ class ObjectiveRow(Row):
 
 @dataclass(frozen=True)
 class LossRow(ObjectiveRow):
-    """An objective of `lmk train`."""
+    """An objective of `lmk train`.
+
+    single: whether a batch of one query is enough, because queries are not contrasted with each other.
+    """
+
+    single: bool = False
 
 
 @dataclass(frozen=True)

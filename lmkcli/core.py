@@ -266,17 +266,20 @@ LOSSES = (
         "lmkcli.training.objectives.margin_mse:MarginMSE",
         "squared error of the margins to the teacher's margins",
         needs=("teacher", "negatives"),
+        single=True,
     ),
     LossRow(
         "opl",
         "lmkcli.training.objectives.orthogonal:Orthogonal",
         "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
+        single=True,
     ),
     LossRow(
         "prediction",
         "lmkcli.training.objectives.prediction:Prediction",
         "predict the vectors of a teacher (M2-BERT)",
         needs=("targets",),
+        single=True,
     ),
     LossRow(
         "insent",
@@ -284,6 +287,7 @@ LOSSES = (
         "contrast a chunk with chunks of its own and of other documents (ConTEB)",
         settings=("temperature",),
         needs=("sequence",),
+        single=True,  # one document has several chunks
     ),
 )
 

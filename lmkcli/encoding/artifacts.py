@@ -222,8 +222,12 @@ def write_vectors(
         lost = (lengths - np.array(encoded.kept)).tolist()
         counts = encoded.vectors.counts.tolist()
         contexts = encoded.contexts or repeat(NO_CONTEXTS, len(rows))
+        chunks = encoded.chunks_lost or [0] * len(rows)
         facts = zip(rows.docs, rows.hashes, lengths.tolist(), lost, counts, contexts, strict=True)
-        docs = [DocRow(*each, *context) for *each, context in facts]
+        docs = [
+            DocRow(*each, *context)._replace(chunks_lost=bare)
+            for (*each, context), bare in zip(facts, chunks, strict=True)
+        ]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
 

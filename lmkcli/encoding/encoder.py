@@ -233,12 +233,14 @@ class DocumentVectors(NamedTuple, Generic[AnyRagged]):
     kept: how many content tokens of each document were read.
     spans: [vectors, 2], the characters of each chunk in its document's content (unit chunk), else None.
     contexts: the tokens of the contexts of each document's chunks, if they have contexts.
+    chunks_lost: how many chunks of each document have no vector (unit chunk), else None.
     """
 
     vectors: AnyRagged
     kept: list[int]
     spans: NDArray[np.int32] | None = None
     contexts: list[ContextTokens] | None = None
+    chunks_lost: list[int] | None = None
 
 
 class EncodedBatch(NamedTuple, Generic[AnyRagged]):
@@ -412,11 +414,12 @@ class SideEncoder(Generic[AnyRagged]):
 
         def fetch() -> DocumentVectors[AnyRagged]:
             vectors = self._combined(placed, packs)
-            spans = None
+            spans = lost = None
             if self.spans:
+                lost = placed.chunks_lost.tolist()
                 texts = np.repeat(np.arange(len(block)), placed.vectors)
                 spans = block.tokens.characters(texts, placed.covers)
-            return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts)
+            return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts, lost)
 
         return fetch
 

@@ -35,6 +35,7 @@ class Forecast(NamedTuple):
     tokens: int
     lengths: NDArray[np.int64]  # content tokens of each document
     lost: int  # tokens that truncation removes
+    chunks_lost: int  # chunks that get no vector
     cut: int  # documents that lose tokens
     empty: int  # documents without tokens
     context_tokens: int  # tokens of the contexts before chunks
@@ -84,11 +85,12 @@ def forecast(
     encoder = open_job(job)
     stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
-    positions = text = vectors = lost = cut = contexts = 0
+    positions = text = vectors = lost = cut = contexts = chunks = 0
     sample: list[TokenRow] = []
     for batch in stream.batches:
         placed, of_contexts = encoder.documents(batch)
         contexts += sum(context.tokens for context in of_contexts or ())
+        chunks += int(placed.chunks_lost.sum())
         positions += sum(len(one.ids) for one in placed.inputs)
         vectors += len(batch) if encoder.side.unit == "doc" else int(placed.vectors.sum())
         for row, kept in zip(batch, placed.kept.tolist(), strict=True):
@@ -103,8 +105,8 @@ def forecast(
     tokens = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(
-        len(tokens), int(tokens.sum()), tokens, lost, cut, int((tokens == 0).sum()), contexts, vectors, disk,
-        _memory(encoder), positions / pace if pace else None,
+        len(tokens), int(tokens.sum()), tokens, lost, chunks, cut, int((tokens == 0).sum()), contexts,
+        vectors, disk, _memory(encoder), positions / pace if pace else None,
     )  # fmt: skip
 
 

@@ -257,6 +257,11 @@ def resolve(
         _check_sum(pool, unit, window)
     context = read_context(options.context or "", unit, window)
     lengths = _lengths(options, folder, window)  # the last check, because it may open the model
+    if unit == "doc" and not options.query_max_length and lengths.query < (options.max_length or 0):
+        notes.append(  # a late-interaction query has its own length, to which it is filled up
+            f"queries keep the {lengths.query} positions that {folder.name} declares; to read them like "
+            f"documents, add --query-max-length {options.max_length}"
+        )
     by_name = folder.revision or options.model in OWN_NAMES
     doc = EncoderConfig(
         # a path that finds the model from every directory

@@ -350,7 +350,7 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         yield _Module(f"{_SPARSE_MODULES}.MLMTransformer", "", settings)
         yield _Module(f"{_SPARSE_MODULES}.{SPLADE}", f"1_{SPLADE}", splade_config(doc.pool))
     elif run_by_lmk(resolved):
-        yield _Module(f"{_LMK_MODULES}.LmkEncoder", "", settings)
+        yield _Module(f"{_LMK_MODULES}.LmkEncoder", "", settings | _placement(resolved))
     elif doc.landmark_token is not None:
         before = read_json(source.encoder / "sentence_bert_config.json")
         settings |= {
@@ -364,20 +364,31 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
         yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
     else:
-        settings |= {
-            "pool": doc.pool,
-            "gran": doc.gran,
-            "include_prompt": doc.include_prompt,
-            "append_eos": doc.append_eos,
-            "keep_space": doc.keep_space,
-        } | ({"window": source.window} if source.window else {})
-        yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings)
+        yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings | _placement(resolved))
         yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", {})
     for module, path in zip(source.modules, module_folders(source), strict=True):
         yield _Module(f"{_SENTENCE_MODULES}.{module.kind}", path, weights=module.folder)
     if doc.normalize:
         number = len(source.modules) + 2
         yield _Module(f"{_SENTENCE_MODULES}.Normalize", f"{number}_Normalize", {})
+
+
+def _placement(resolved: ResolvedRecipe) -> dict[str, Any]:
+    """Return the settings of a module of lmk that places the tokens of a text and marks some of them.
+
+    They are empty for a model that makes one vector by itself, or with the weights of a pooler.
+    """
+    doc, window = resolved.recipe.doc, resolved.folder.window
+    if resolved.folder.makes_vector or open_pooler(doc.pool).module:
+        return {}
+    settings = {
+        "pool": doc.pool,
+        "gran": doc.gran,
+        "include_prompt": doc.include_prompt,
+        "append_eos": doc.append_eos,
+        "keep_space": doc.keep_space,
+    }
+    return settings | ({"window": window} if window else {})
 
 
 def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:

@@ -76,14 +76,15 @@ def compare_all(
         others = earlier if baseline is None else [baseline] * (run.system != baseline)
         cells = [(system, run.collection) for system in others]
         pairs += [(run, by_cell[cell]) for cell in cells if cell in by_cell]
-    names = list(results[0].measures)
+    tests = []
     compared = []
     for number, (run, against) in enumerate(pairs):
+        names = [name for name in run.measures if name in against.measures]
+        tests += [(run, against, name) for name in names]
         compared += [compare(against.by_query(name), run.by_query(name)) for name in names]
         progress(number + 1, len(pairs), "pairs")
     t_tests = correct([each.t_test for each in compared], correction)
     flips = correct([each.randomisation for each in compared], correction)
-    tests = [(run, against, name) for run, against in pairs for name in names]
     return [
         PairedTest(
             *(run.system, against.system, run.collection, str(run.measures[name])),

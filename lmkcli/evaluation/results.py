@@ -169,10 +169,15 @@ def _common(all_parts: Sequence[list[str]], limit: int) -> int:
 def score_table(results: Sequence[ScoredRun], requested: str) -> ScoreTable:
     """The table of systems x collections for one measure, followed by the means.
 
+    A result without the measure is a missing value, so the tables of all measures have the same columns.
     Means are over all columns. If the collections are known and belong to several benchmarks, there
     are means for each benchmark with at least two columns.
     """
-    by_cell = {(each.system, each.collection): each.value(requested) for each in results}
+    by_cell = {
+        (each.system, each.collection): each.value(requested)
+        for each in results
+        if requested in each.measures
+    }
     columns = columns_of(collections_of(results))
     blocks = _blocks(columns)
     rows: dict[str, list[float | None]] = {}

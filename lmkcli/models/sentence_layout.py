@@ -76,7 +76,8 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     check_settings(length, encoder / "sentence_bert_config.json", SPLADE in folders, late_model)
     doc_length, query_length = declared_lengths(length)
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
-    placed = length if PLACED in folders else {}  # declarations of tokens that a pooler adds
+    own = bool({PLACED, RUN_BY_LMK} & set(folders))
+    placed = length if own else {}  # declarations of tokens that a pooler adds
     declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
     if SPLADE in folders:
         declared = _splade(read_json(folders[SPLADE] / "config.json"), path)
@@ -99,7 +100,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         gran=placed.get("gran", ""),
         window=_window(placed, path),
         landmark_token=placed.get("lmk_token_id"),
-        include_prompt=(length if PLACED in folders else pooling).get("include_prompt", True),
+        include_prompt=(length if own else pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
         table=table,
         max_length=NO_LIMIT if table else doc_length or declared_length(encoder),

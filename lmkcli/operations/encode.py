@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lmkcli.encoding.jobs import CollectionJob
     from lmkcli.encoding.vector_updates import VectorUpdate
     from lmkcli.store.part_reader import Counts
+    from lmkcli.store.parts import PartSlice
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class EncodePlan(Result):
             "tokens": plan.tokens,
             "texts cut": plan.cut,
             "tokens lost": plan.lost,
+            **({"chunks without a vector": plan.chunks_lost} if plan.chunks_lost else {}),
             **({"context tokens": plan.context_tokens} if self.contexts else {}),
             "empty texts": plan.empty,
             "vectors": plan.vectors,
@@ -193,6 +195,7 @@ class Encode(
         note_skipped(report, job.source)
         if missing := jobs.count_missing(job, folder):
             report.note(f"{self.source} lacks {counted(missing, 'document')} of {self.only}")
+        note_lost_chunks(report, job, folder)
         if changes:
             return EncodedUpdate(
                 *(folder, changes.generation, changes.kept, changes.encoded, changes.removed),
@@ -206,11 +209,9 @@ class Encode(
     def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
         """The counts of this shard, or of the current generation."""
         from lmkcli.encoding.resolution import makes_sparse
-        from lmkcli.store import parts
         from lmkcli.store.part_reader import sum_counts
 
-        updated = parts.read_generation(folder)
-        mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
+        mine = _slices(job, folder)
         counts = sum_counts(folder, mine)
         if makes_sparse(job.resolved.recipe.doc):
             note_without_terms(report, folder, mine)
@@ -222,3 +223,26 @@ class Encode(
                 "`chunks`"
             )
         return counts
+
+
+def _slices(job: "CollectionJob", folder: Path) -> list["PartSlice"]:
+    """The parts of this shard, or of the current generation."""
+    from lmkcli.store import parts
+
+    updated = parts.read_generation(folder)
+    return updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
+
+
+def note_lost_chunks(report: Report, job: "CollectionJob", folder: Path) -> None:
+    """Say how many chunks have no vector, because their document was cut."""
+    from lmkcli.store.part_reader import sum_counts
+
+    if job.resolved.recipe.doc.unit != "chunk":
+        return
+    counts = sum_counts(folder, _slices(job, folder))
+    if counts.chunks_lost:
+        report.note(
+            f"{counted(counts.chunks_lost, 'chunk')} of {counts.chunks_lost + counts.vectors:,} have no "
+            "vector and cannot be found, because their documents are cut; raise --max-length, or read all "
+            f"of each document with --window {job.resolved.recipe.doc.max_length}"
+        )

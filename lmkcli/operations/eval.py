@@ -53,7 +53,7 @@ class ScoreOptions(Settings):
         Literal["auto", "yes", "no"],
         Flag(
             "First remove documents with the same id as the query; auto: for known collections that "
-            "need it (ArguAna, Quora).",
+            "need it (ArguAna, Quora, LoCo).",
             suggest_for="--remove-query --ignore-identical-ids",
         ),
     ] = "auto"

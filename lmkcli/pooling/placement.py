@@ -68,6 +68,7 @@ class Placement(NamedTuple):
     With unit doc every window makes one vector, and their mean is the vector of the text.
     covers: [vectors, 2], the range of content tokens that each vector represents (unit doc and chunk).
     kept: how many content tokens are represented. context: how many tokens of contexts the inputs contain.
+    chunks_lost: how many chunks with tokens have no vector, because the text was cut (unit chunk).
     """
 
     inputs: list[Input]
@@ -75,13 +76,14 @@ class Placement(NamedTuple):
     covers: Ints
     kept: int
     context: int = 0
+    chunks_lost: int = 0
 
 
 class PlacedBlock(NamedTuple):
     """The inputs of n texts. The groups of marks are vector numbers, counted over all texts.
 
     inputs: the model inputs, in the order of the texts. texts: [inputs], the text of each input.
-    vectors, covers, kept, context: as in `Placement`; [n], [all vectors, 2], [n] and [n].
+    vectors, covers, kept, context, chunks_lost: as in `Placement`; covers is [all vectors, 2], others [n].
     """
 
     inputs: list[Input]
@@ -90,6 +92,7 @@ class PlacedBlock(NamedTuple):
     covers: Ints
     kept: Longs
     context: Longs
+    chunks_lost: Longs
 
     @classmethod
     def of(cls, placements: Sequence[Placement]) -> "PlacedBlock":
@@ -109,6 +112,7 @@ class PlacedBlock(NamedTuple):
             np.concatenate([NOTHING.reshape(0, 2), *(one.covers for one in placements)]),
             np.array([placement.kept for placement in placements], np.int64),
             np.array([placement.context for placement in placements], np.int64),
+            np.array([placement.chunks_lost for placement in placements], np.int64),
         )
 
     def split(self) -> list[Placement]:
@@ -120,6 +124,7 @@ class PlacedBlock(NamedTuple):
             pairwise(bounds),
             self.kept.tolist(),
             self.context.tolist(),
+            self.chunks_lost.tolist(),
             strict=True,
         )
         return [
@@ -129,8 +134,9 @@ class PlacedBlock(NamedTuple):
                 self.covers[a:b],
                 kept,
                 context,
+                lost,
             )
-            for (first, stop), (a, b), kept, context in each
+            for (first, stop), (a, b), kept, context, lost in each
         ]
 
 
@@ -174,9 +180,7 @@ class Placer:
 
     def place_text(self, ids: Ints, prompt: Ints = NOTHING, ends: Ints | None = None) -> Placement:
         """Return the model inputs of one text: ids [tokens], and the chunk ends of a splitter, or None."""
-        one = self.place(TokenBlock.one(ids, prompt, ends))
-        kept, context = int(one.kept[0]), int(one.context[0])
-        return Placement(one.inputs, int(one.vectors[0]), one.covers, kept, context)
+        return self.place(TokenBlock.one(ids, prompt, ends)).split()[0]
 
     def place(self, block: TokenBlock, chunks: Chunks | None = None) -> PlacedBlock:
         """Return the model inputs of all texts of a block, by default with chunks of the granularity."""
@@ -298,6 +302,11 @@ class Placer:
                     covered = covers[:, 1] - covers[:, 0]
                     represented = _sums(of_vectors, covered, len(texts))
         n = len(chunks.counts)
+        chunks_lost = np.zeros(n, np.int64)
+        if self.unit == "chunk":
+            lost = chunks.ends > chunks.starts
+            lost[chunk] = False
+            chunks_lost = np.bincount(np.repeat(np.arange(n), chunks.counts)[lost], minlength=n)
         return PlacedBlock(
             _inputs(layout, marks.astype(np.int32), groups.astype(np.int32), counts, attended),
             texts,
@@ -305,6 +314,7 @@ class Placer:
             covers,
             _sums(texts, represented, n),
             _sums(texts, contents.contexts, n),
+            chunks_lost,
         )
 
     def _owners(self, windows: Windows, layout: InputLayout, of_marks: Longs) -> Longs:
@@ -346,7 +356,8 @@ class Placer:
         placements = placed.split()
         for number, one in zip(bare, whole.place(texts, chunks.of(bare)).split(), strict=True):
             covers = one.covers if self.unit == "chunk" else one.covers[:0]
-            placements[number] = one._replace(covers=covers)
+            lost = placements[number].chunks_lost
+            placements[number] = one._replace(covers=covers, chunks_lost=lost)
         return PlacedBlock.of(placements)
 
 

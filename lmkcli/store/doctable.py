@@ -5,6 +5,7 @@ Columns:
 - id, hash (32 bytes)
 - tokens: number of content tokens; lost: content tokens that truncation removed; vectors: number of vectors
 - title, text: only if texts are stored
+- chunks_lost: number of chunks without a vector, if chunks have vectors
 - context_tokens, context_lost: the same counts for all contexts of a document, if its chunks follow contexts
 - context: JSON, if texts are stored as well
 
@@ -37,13 +38,14 @@ _COLUMNS = [
     ("vectors", pa.int32()),
 ]
 _TEXTS = [("title", pa.string()), ("text", pa.large_string())]
+_CHUNKS = [("chunks_lost", pa.int32())]
 _COUNTS = [("context_tokens", pa.int32()), ("context_lost", pa.int32())]
 _CONTEXT = [("context", pa.string())]
 
 
-def _columns(texts: bool, contexts: bool) -> list[tuple[str, pa.DataType]]:
+def _columns(texts: bool, contexts: bool, chunks: bool) -> list[tuple[str, pa.DataType]]:
     """Return the names and types of the columns of a table."""
-    columns = _COLUMNS + (_TEXTS if texts else [])
+    columns = _COLUMNS + (_TEXTS if texts else []) + (_CHUNKS if chunks else [])
     return columns + (_COUNTS + (_CONTEXT if texts else []) if contexts else [])
 
 
@@ -57,14 +59,17 @@ class DocRow(NamedTuple):
     vectors: int
     context_tokens: int = 0  # of all contexts of its chunks
     context_lost: int = 0  # tokens of contexts that did not fit
+    chunks_lost: int = 0  # chunks that have no vector, because the document was cut
 
 
 class DocTableWriter:
     """Writes docs.parquet; one row group is in memory at a time."""
 
-    def __init__(self, path: Path, store_text: bool, contexts: bool = False) -> None:
-        self._store_text, self._contexts = store_text, contexts
-        self._schema = pa.schema(_columns(store_text, contexts))
+    def __init__(
+        self, path: Path, store_text: bool, contexts: bool = False, chunks: bool = False
+    ) -> None:
+        self._store_text, self._contexts, self._chunks = store_text, contexts, chunks
+        self._schema = pa.schema(_columns(store_text, contexts, chunks))
         self._writer = parquet_writer(
             path, self._schema, compression="zstd", write_page_checksum=True
         )
@@ -88,6 +93,8 @@ class DocTableWriter:
         if self._store_text:
             columns["title"] = [row.doc.title for row in rows]
             columns["text"] = [row.doc.text for row in rows]
+        if self._chunks:
+            columns["chunks_lost"] = [row.chunks_lost for row in rows]
         if self._contexts:
             columns["context_tokens"] = [row.context_tokens for row in rows]
             columns["context_lost"] = [row.context_lost for row in rows]
@@ -171,7 +178,8 @@ class DocTable:
         schema = self._file.schema
         self.has_text = "text" in schema.names
         self.has_contexts = "context_tokens" in schema.names
-        for name, kind in _columns(self.has_text, self.has_contexts):
+        self._has_chunks = "chunks_lost" in schema.names
+        for name, kind in _columns(self.has_text, self.has_contexts, self._has_chunks):
             if schema.names.count(name) != 1 or schema.field(name).type != kind:
                 raise DataError(f"{path} has no column '{name}' of {kind}; make the artifact again")
 
@@ -222,6 +230,13 @@ class DocTable:
     def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of a few rows. Reads only their row groups."""
         return [str(value) for value in self._at("id", rows)]
+
+    @property
+    def counts(self) -> list[str]:
+        """The names of the columns of counts, which are fields of DocRow."""
+        chunks = ["chunks_lost"] if self._has_chunks else []
+        contexts = [name for name, _ in _COUNTS] if self.has_contexts else []
+        return ["tokens", "lost", "vectors", *chunks, *contexts]
 
     def column(self, name: str) -> NDArray[np.int64]:
         """Return an integer column (tokens, lost, vectors) as int64."""
@@ -274,10 +289,10 @@ class DocTable:
         """Yield all documents with their counts, one row group at a time."""
         docs = self.docs()
         for group in range(self._file.metadata.num_row_groups):
-            names = ["hash", "tokens", "lost", "vectors"]
-            names += [name for name, _ in _COUNTS] if self.has_contexts else []
+            names = ["hash", *self.counts]
             columns = [self._column(name, group).to_pylist() for name in names]
-            yield [DocRow(next(docs), *rest) for rest in zip(*columns, strict=True)]
+            rows = (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+            yield [DocRow(next(docs), **row) for row in rows]
 
     def docs(self) -> Iterator[Doc]:
         """Yield all documents in order, one row group at a time."""

@@ -71,10 +71,12 @@ class Counts:
     vectors: int = 0
     context_tokens: int = 0  # tokens of the contexts before chunks, before truncation
     context_lost: int = 0  # tokens of contexts that did not fit
+    chunks_lost: int = 0  # chunks that have no vector, because their document was cut
 
     def as_json(self) -> dict[str, int]:
-        """Return the counts; the counts of contexts only if they are not 0."""
-        return {name: count for name, count in vars(self).items() if count or "context" not in name}
+        """Return the counts; those of contexts and of lost chunks only if they are not 0."""
+        optional = ("context_tokens", "context_lost", "chunks_lost")
+        return {name: count for name, count in vars(self).items() if count or name not in optional}
 
     def add(self, row: DocRow) -> None:
         """Add one document."""
@@ -86,6 +88,7 @@ class Counts:
         self.vectors += row.vectors
         self.context_tokens += row.context_tokens
         self.context_lost += row.context_lost
+        self.chunks_lost += row.chunks_lost
 
 
 def doc_table(folder: Path, name: PartName) -> DocTable:
@@ -103,11 +106,10 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
                 setattr(total, name, getattr(total, name) + getattr(summary, name))
             continue
         table = doc_table(folder, piece.name)
-        names = ["tokens", "lost", "vectors"]
-        names += ["context_tokens", "context_lost"] if table.has_contexts else []
+        names = table.counts
         columns = (table.column(name)[piece.live].tolist() for name in names)
         for counts in zip(*columns, strict=True):
-            total.add(DocRow(Doc("", ""), b"", *counts))
+            total.add(DocRow(Doc("", ""), b"", **dict(zip(names, counts, strict=True))))
     return total
 
 

@@ -265,7 +265,10 @@ class PartBuilder:
                 for stem, (dtype, width) in target.arrays.items()
             }
             self._docs = DocTableWriter(
-                self._growing / "docs.parquet", target.store_text, target.contexts
+                self._growing / "docs.parquet",
+                target.store_text,
+                target.contexts,
+                chunks="spans" in target.arrays,
             )
         except OSError:  # the disk is full
             remove_part(self._growing)

@@ -278,7 +278,7 @@ def mark_done(folder: Path, shard: Shard, rows: int, skipped: int = 0) -> None:
 class PartSummary(Section, frozen=True, kw_only=True):
     """The file part.json: how much a part contains, and what it is.
 
-    docs … context_lost: the fields of Counts. collection: the digest of the documents. bytes: the size of its
+    docs … chunks_lost: the fields of Counts. collection: the digest of the documents. bytes: the size of its
     texts and arrays. arrays: the sha256 of the numbers of each array. digest: of arrays and collection.
     """
 
@@ -290,6 +290,7 @@ class PartSummary(Section, frozen=True, kw_only=True):
     vectors: int = 0
     context_tokens: int = 0
     context_lost: int = 0
+    chunks_lost: int = 0
     collection: Annotated[str, text_like(r"^[0-9]{1,18}:[0-9a-f]{1,64}$")]
     bytes: int
     arrays: dict[str, str]

@@ -87,6 +87,7 @@ def resolve_training(
     check_installed(settings, "lmk train")
     dims = read_dims(settings.dims)
     _check_targets(settings)
+    _check_batch(settings)
     parsed = tuple(parse_source(each) for each in sources)
     _check_positions(options)
     resolved = resolve_whole(_with_first(options), offline)
@@ -215,6 +216,19 @@ def _check_targets(settings: TrainSettings) -> None:
         raise UsageError(
             "--teacher-weight needs --teacher, and has no effect with --loss prediction; add --teacher "
             "MODEL, or drop it"
+        )
+
+
+def _check_batch(settings: TrainSettings) -> None:
+    """Raise UsageError if the loss contrasts the queries of a batch, and a batch has only one."""
+    contrasting = [
+        term.name for term in LossNotation.parse(settings.loss).terms if not term.row.single
+    ]
+    if settings.batch_size == 1 and contrasting:
+        single = ", ".join(name for name, row in catalog.OBJECTIVES.items() if row.single)
+        raise UsageError(
+            f"--batch-size 1: --loss {contrasting[0]} contrasts a query with the passages of other queries; "
+            f"raise it to 2 or more, or use a loss for single queries ({single})"
         )
 
 

@@ -19,7 +19,7 @@ class LoopSettings(Settings):
         int,
         Flag(
             "Queries per batch, over all processes.",
-            min=2,
+            min=1,
             often=True,
             suggest_for="--per-device-train-batch-size --train-batch-size",
         ),
@@ -65,6 +65,14 @@ class LoopSettings(Settings):
             suggest_for="--scheduler",
         ),
     ] = "linear"
+    min_lr_rate: Annotated[
+        float,
+        Flag(
+            "Cosine: the learning rate at the end, as a share of --lr.",
+            min=0,
+            suggest_for="--min-lr",
+        ),
+    ] = 0.0
     weight_decay: Annotated[float, Flag("Weight decay of AdamW, for matrices only.", min=0)] = 0.01
     max_grad_norm: Annotated[
         float,
@@ -108,12 +116,18 @@ class LoopSettings(Settings):
         super().__post_init__()
         limits = {"lr": 1e38, "epochs": 1e6, "steps": 1 << 31, "warmup": 1 << 31, "seed": 1 << 32}
         limits |= {"save_every": 1 << 32, "log_every": 1 << 32, "weight_decay": 1e38}
+        limits |= {"min_lr_rate": 1.0}
         for name, most in limits.items():
             if not getattr(self, name) < most:
                 raise UsageError(
                     f"--{name.replace('_', '-')} {getattr(self, name)} is out of range; write less than "
                     f"{most:g}"
                 )
+
+        if self.min_lr_rate and self.schedule != "cosine":
+            raise UsageError(
+                f"--min-lr-rate has no effect with --schedule {self.schedule}; use --schedule cosine"
+            )
 
     def with_steps(self, examples: int) -> Self:
         """Return the settings with the number of steps. Without --steps, compute it from the epochs."""

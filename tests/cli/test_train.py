@@ -262,3 +262,31 @@ def test_a_sparse_model_is_scored_and_its_log_counts_terms(
     lmk("search", tmp_path / "vectors", beir, "-o", tmp_path / "run.trec", "--dtype", "fp32")
     (found,) = lmk("eval", tmp_path / "run.trec", "-m", "nDCG@10", "--json").json
     assert found["nDCG@10"] == pytest.approx(best["score"], abs=1e-5)
+
+
+def test_a_batch_of_one_query_is_for_losses_of_single_queries(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("train", pairs, "-m", tiny_model("bert"), "--pool", "mean", "--batch-size", 1)
+    more = ("--steps", 2, "--dtype", "fp32", "--log-every", 1, "-o", tmp_path / "model")
+    for loss in ("infonce", "opl+infonce"):
+        err = lmk(*words, *more, "--loss", loss, code=2).err
+        assert re.search(r"--batch-size 1: --loss infonce contrasts .*opl", err)
+    lmk(*words, *more, "--loss", "opl")
+    curve = json.loads((tmp_path / "model" / "training.json").read_text())["curve"]
+    assert curve[0]["loss"] > 0
+
+
+def test_a_cosine_schedule_ends_at_the_least_learning_rate(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("train", pairs, "-m", tiny_model("bert"), "--pool", "mean", "--batch-size", 4)
+    more = ("--steps", 20, "--dtype", "fp32", "--log-every", 1, "--lr", 0.01, "--warmup", 0)
+    rate = ("--min-lr-rate", 0.5)
+    lmk(*words, *more, "--schedule", "cosine", *rate, "-o", tmp_path / "model")
+    lines = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").open()]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert 0.005 <= rates[-1] < 0.0051
+    assert rates == sorted(rates, reverse=True)
+    err = lmk(*words, *more, *rate, "-o", tmp_path / "other", code=2).err
+    assert "--min-lr-rate has no effect with --schedule linear" in err

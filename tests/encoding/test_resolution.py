@@ -1,6 +1,7 @@
 """Resolution of recipes: mistakes that are found without a model, and the declarations of a model folder."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,20 @@ def test_the_limit_of_a_configuration_is_that_of_the_opened_model(
 ) -> None:
     folder = read_model(str(tiny_model(name)))
     assert folder.limit == length_limit(folder, trust=False)
+
+
+def test_a_longer_document_length_says_that_queries_keep_theirs(
+    tiny_model: Models,
+) -> None:
+    """A trained folder declares the length of its training's queries, which --max-length does not change."""
+    model = str(tiny_model("bert"))
+    folder = replace(read_model(model), pool="mean", max_length=16, query_length=8)
+
+    def notes(**options: Any) -> list[str]:
+        found = resolve(RecipeOptions(model=model, **options), folder=folder)
+        return [note for note in found.notes if "--query-max-length" in note]
+
+    assert "keep the 8 positions" in notes(max_length=32)[0]
+    assert not notes()
+    assert not notes(max_length=32, query_max_length=8)
+    assert not notes(max_length=8)

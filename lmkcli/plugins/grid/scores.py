@@ -267,13 +267,16 @@ def table(
 def _measure_table(
     placed: Sequence[ScoredRun], name: str, columns: Sequence[str]
 ) -> tuple[ScoreTable, list[tuple[str, ...]]]:
-    """The values of one measure by row and column, and the collections of each column."""
-    measured = [each for each in placed if name in each.measures]
+    """The values of one measure by row and column, and the collections of each column.
+
+    The columns are those of all measures; a cell without this one has no value.
+    """
     if tuple(columns) == (COLLECTION,):
-        members = evaluated.columns_of(evaluated.collections_of(measured))
-        return evaluated.score_table(measured, name), [each.collections for each in members]
+        members = evaluated.columns_of(evaluated.collections_of(placed))
+        return evaluated.score_table(placed, name), [each.collections for each in members]
+    measured = [each for each in placed if name in each.measures]
     members_of: dict[str, dict[str, None]] = {}  # column -> its collections
-    for each in measured:
+    for each in placed:
         column = each.collection.rpartition("\t")[0].replace("\t", " ")
         members_of.setdefault(column, {})[each.collection] = None
     values = {(each.system, each.collection): each.value(name) for each in measured}

@@ -76,8 +76,9 @@ class Tite:
         filled = to_device(torch.from_numpy(np.flatnonzero(lengths)), self.device)
         return vectors.new_zeros(len(sequences), self.dim).index_copy(0, filled, vectors)
 
-    def token_states(self, sequences: list[Ints]) -> None:
-        """Return None: the layers pool the tokens."""
+    def token_states(self, sequences: list[Ints]) -> torch.Tensor | None:
+        """Return [tokens, dim]; None if the layers pool the tokens."""
+        return None if self.one_vector else self.states(sequences)
 
     @torch.inference_mode()
     def check(self) -> FastPath:

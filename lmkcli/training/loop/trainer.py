@@ -284,7 +284,7 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
         output_dir=str(checkpoints),
         max_steps=settings.steps,
         learning_rate=settings.lr,
-        lr_scheduler_type=settings.schedule,
+        **_schedule(settings),
         warmup_steps=round(settings.warmup * settings.steps)
         if settings.warmup < 1
         else int(settings.warmup),
@@ -303,6 +303,14 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
+
+
+def _schedule(settings: LoopSettings) -> dict[str, Any]:
+    """Return the arguments of the schedule of the learning rate."""
+    if not settings.min_lr_rate:
+        return {"lr_scheduler_type": settings.schedule}
+    floor = {"min_lr_rate": settings.min_lr_rate}
+    return {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": floor}
 
 
 def peak_bytes() -> int:

@@ -22,7 +22,7 @@ from lmkcli.plugins.exchange import onnx_graph  # noqa: E402
 
 Models = Callable[[str], Path]
 SETTINGS = EncodeSettings(dtype="fp32", device="cpu")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
 TEXTS = ["copper conducts electricity", "birds migrate south in autumn " * 9, "x", ""]
 
 

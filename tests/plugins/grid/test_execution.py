@@ -22,7 +22,7 @@ from lmkcli.plugins.grid.plan import Plan
 from lmkcli.plugins.grid.steps import GridStep
 from lmkcli.progress import Report
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def command(operation: Any) -> None:

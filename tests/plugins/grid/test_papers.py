@@ -6,8 +6,9 @@ import pytest
 
 from lmkcli.cli import main
 from lmkcli.data import known_collections
+from lmkcli.plugins.grid import gridfile
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
 
 
@@ -25,6 +26,31 @@ def test_a_table_is_planned_offline_with_all_its_cells(
     assert "left out" not in planned.err
     counts = {row.split()[0]: row.split()[1:] for row in planned.out.splitlines()[-6:] if row}
     assert counts["eval"][0] == counts["search"][0]
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.stem.startswith("lmk-")], ids=lambda file: file.stem
+)
+def test_landmark_tables_evaluate_queries_at_the_length_of_documents(file: Path) -> None:
+    """§5: 8,192 positions of all texts, and 32,768 in LongEmbed; training cuts queries at 128."""
+    lengths = {
+        (
+            each.values["collection"][0].startswith("longembed"),
+            *(int(each.values[axis][0]) for axis in ("max-length", "query-max-length")),
+            int(each.values["train.query-max-length"][0]),
+        )
+        for each in gridfile.cells(gridfile.read(file))
+    }
+    assert lengths == {(False, 8192, 8192, 128), (True, 32768, 32768, 128)}
+
+
+def test_the_collections_of_tite_are_the_papers() -> None:
+    """Table 1 has 14 collections of BEIR, without MS MARCO; the forums of CQADupStack are one of them."""
+    file = next(file for file in FILES if file.stem == "tite-table1")
+    named = {each.values["collection"][0] for each in gridfile.cells(gridfile.read(file))}
+    beir = {name for name in named if name.startswith("beir/")}
+    assert beir == set(known_collections.members("beir")) - {"beir/msmarco/dev"}
+    assert len({name.split("/")[1] for name in beir}) == 14
 
 
 def test_each_table_has_a_grid() -> None:

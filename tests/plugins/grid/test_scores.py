@@ -19,10 +19,17 @@ from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.operations.eval import Evaluate
 from lmkcli.plugins.grid import plan
 from lmkcli.plugins.grid.execution import ResultsFolder
-from lmkcli.plugins.grid.gridfile import GridCell
+from lmkcli.plugins.grid.gridfile import GridCell, TableChoice
 from lmkcli.plugins.grid.html_charts import scale
 from lmkcli.plugins.grid.plan import Plan
-from lmkcli.plugins.grid.scores import ScoredCell, figures, scored, short_values
+from lmkcli.plugins.grid.scores import (
+    ScoredCell,
+    TableLayout,
+    figures,
+    scored,
+    short_values,
+    table,
+)
 from lmkcli.plugins.grid.steps import GridStep
 from tests.damage import damage
 
@@ -204,3 +211,38 @@ def test_numbers_may_have_decimals() -> None:
     cells = [finished(0.1, "a", "lmk", "0.5", "32"), finished(0.2, "a", "lmk", "1.25", "32")]
     ((_, _, panels),) = figures(cells)
     assert panels["nDCG@10"].lines == {"": [Point(0.5, 0.1), Point(1.25, 0.2)]}
+
+
+@pytest.mark.parametrize("columns", [("collection",), ("k",)])
+def test_cells_with_more_measures_are_tested_and_keep_their_columns(
+    columns: tuple[str, ...],
+) -> None:
+    """Only the second collection has P@1: its value is in the second column, and it is tested there."""
+
+    def cell(model: str, collection: str, k: str, names: tuple[str, ...]) -> ScoredCell:
+        values = {"collection": (collection,), "model": (model,), "k": (k,), "measures": names}
+        by_query = {name: {f"q{n}": (n + (model == "b")) / 9 for n in range(8)} for name in names}
+        means = {name: fmean(each.values()) for name, each in by_query.items()}
+        run = ScoredRun(
+            Path("r"), "", collection, Scores(means, by_query, COVERAGE), {n: n for n in names}
+        )
+        return ScoredCell(GridCell(f"{model}{collection}", values), run, ENTRY)
+
+    cells = [
+        cell(model, *where)
+        for model in "ab"
+        for where in (("one", "1", ("nDCG@10",)), ("two", "2", ("nDCG@10", "P@1")))
+    ]
+    for given in (cells, cells[::-1]):
+        choice = TableChoice(("model",), columns, {"model": "a"})
+        layout = TableLayout.of([each.cell for each in given], choice)
+        made = table(given, layout, "holm")
+        assert sorted(
+            (test.collection.split("\t")[-1][:3], test.measure) for test in made.tests
+        ) == [("one", "nDCG@10"), ("two", "P@1"), ("two", "nDCG@10")]
+        heads = [head[-3:] for head in made.columns]
+        place = heads.index("two") if columns == ("collection",) else made.columns.index("2")
+        other = heads.index("one") if columns == ("collection",) else made.columns.index("1")
+        for row in made.rows:
+            assert row.entries[place].value is not None
+            assert (row.entries[other].value is None) == (row.measure == "P@1")

@@ -120,6 +120,44 @@ def test_losses_of_tite_fall(
     assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
 
 
+@pytest.mark.parametrize("objective", ["tite", "tite-mae", "tite-bow", "mlm"])
+def test_a_tite_without_pooling_learns(
+    beir: Path, tiny_model: Models, tmp_path: Path, objective: str
+) -> None:
+    """CLS-BERT (Schlatt et al. 2025, Table 2): TITE's objectives with the state of CLS as the vector."""
+    path = tmp_path / "cls-bert.json"
+    path.write_text(json.dumps(TITE | {"kernel_sizes": None, "strides": None}))
+    base_model = BaseModelSpec(RecipeOptions(pool="cls"), path, str(tiny_model("bert")))
+    settings = replace(FAST, objective=objective, steps=30, lr=1e-2, log_every=3)
+    job = plan([str(beir)], base_model, settings)
+    before = load_file(job.resolved.folder.path / "model.safetensors")
+    folder = trained(job, tmp_path / "model")
+    curve = json.loads((folder / "training.json").read_text())["curve"]
+    assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
+    after_ = load_file(folder / "model.safetensors")
+    assert all(not torch.equal(after_[name], value) for name, value in before.items())
+    assert resolve(RecipeOptions(model=str(folder))).recipe.doc.pool == "cls"
+
+
+def test_the_vector_of_a_tite_without_pooling_is_the_state_of_cls(
+    beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    path = tmp_path / "cls-bert.json"
+    path.write_text(json.dumps(TITE | {"kernel_sizes": None, "strides": None}))
+    base_model = BaseModelSpec(RecipeOptions(pool="cls"), path, str(tiny_model("bert")))
+    job = plan([str(beir)], base_model, replace(FAST, objective="tite"))
+    task = job.task(Start())
+    texts = next(iter(job.feed(Start()).batches())).texts[:3]
+    with torch.no_grad():
+        encoded = task.module.eval().encode(texts)
+        alone = [
+            task.module.encoder(torch.from_numpy(text.shown)[None].long()).last_hidden_state[0]
+            for text in texts
+        ]
+    torch.testing.assert_close(encoded.states, torch.cat(alone))
+    torch.testing.assert_close(encoded.vectors, torch.stack([states[0] for states in alone]))
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_stopped_one_ends_where_an_undisturbed_one_does(
     beir: Path, tiny_model: Models, architecture: Path, tmp_path: Path, dtype: str

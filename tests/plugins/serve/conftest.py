@@ -16,7 +16,7 @@ import pytest
 from lmkcli.cli import main
 from tests.conftest import Once
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("mcp", reason="the extra serve is not installed")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
@@ -88,6 +89,31 @@ def test_states_of_a_model_without_pooling_are_pooled_like_any_encoders(
         states = model(tokenizer(text, return_tensors="pt").input_ids).last_hidden_state[0]
     mean = torch.nn.functional.normalize(states.mean(0), dim=0)
     np.testing.assert_allclose(stored.at(np.array([0])).vectors[0], mean, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("pool", [("--pool", "cls"), ("--pool", "lmk", "--gran", 4)])
+def test_the_folder_of_a_model_without_pooling_keeps_its_pooler(
+    lmk: Lmk, beir: Path, tmp_path: Path, pool: tuple[Any, ...]
+) -> None:
+    config = TiteConfig(
+        vocab_size=tiny.VOCABULARY, num_hidden_layers=2, hidden_sizes=WIDTH, num_attention_heads=4,
+        intermediate_sizes=64, max_position_embeddings=LENGTH, initializer_range=0.3,
+    )  # fmt: skip
+    TiteModel(config).save_pretrained(tmp_path / "m")
+    tiny.wordpiece().save_pretrained(tmp_path / "m")
+    exact = ("--dtype", "fp32", "--store-dtype", "fp32")
+    lmk(
+        "export", "--to", "sentence-transformers", "-m", tmp_path / "m", *pool, "-o", tmp_path / "s"
+    )
+    lmk("encode", beir, "-m", tmp_path / "m", *pool, *exact, "-o", tmp_path / "v")
+    lmk("encode", beir, "-m", tmp_path / "s", *exact, "-o", tmp_path / "w")
+    one, other = (
+        np.concatenate([block.vectors for block in Vectors(tmp_path / name)]) for name in "vw"
+    )
+    np.testing.assert_array_equal(one, other)
+    model = SentenceTransformer(str(tmp_path / "s"), trust_remote_code=True)
+    texts = [doc.content for doc in open_collection(str(beir)).docs()]
+    np.testing.assert_allclose(model.encode_document(texts), one, rtol=0, atol=1e-5)
 
 
 def test_a_vector_is_the_output_of_the_model(
