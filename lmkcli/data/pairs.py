@@ -55,9 +55,18 @@ def read_pairs(path: Path) -> Iterator[Pair] | None:
     first = first_line(path)
     if suffix == ".csv":
         return _csv_pairs(path)
-    if first.startswith((b"{", b"[")):
+    named = suffix in (".json", ".jsonl", ".ndjson")
+    if first.startswith((b"{", b"[")) and (named or not _is_record(first)):
         return _json_pairs(path, first)
     return None
+
+
+def _is_record(line: bytes) -> bool:
+    """Whether a line has the columns of a judgement or of a run; an id can start with '[' or '{'."""
+    columns, tabs = line.split(), line.split(b"\t")
+    if len(columns) in (4, 6):
+        return _is_number(columns[3])
+    return len(tabs) == 3 and _is_number(tabs[2].strip())
 
 
 def header_of(line: str) -> tuple[int, int, int] | None:
@@ -99,22 +108,22 @@ def first_line(path: Path) -> bytes:
 def is_comment(line: bytes) -> bool:
     """Whether a line is a comment and not a record of an id that starts with '#'.
 
-    trec_eval skips lines that start with '#' since 2020, pytrec_eval reads them. A comment has a space after
-    '#', or it has not the columns of a record.
+    trec_eval skips lines that start with '#' since 2020, pytrec_eval reads them. A comment has not the
+    columns of a record. A commented record, such as '# q1 Q0 d1 1 2.0 run', has one column more, so the id
+    '#' alone needs the second column of TREC's lines.
     """
     if not line.startswith(b"#"):
         return False
     columns = line.split()
-    if len(columns) >= 6 and len(columns[0]) > 1:
-        return not (columns[3].isdigit() and _is_number(columns[4]))
+    alone = columns[0] == b"#"
+    if len(columns) >= 6:
+        ranked = columns[3].isdigit() and _is_number(columns[4])
+        return not ranked or (alone and columns[1].upper() != b"Q0")
     tabs = [each.strip() for each in line.split(b"\t")]
-    if len(tabs) == 3 and len(columns) >= 3 and len(tabs[0]) > 1:
+    if len(tabs) == 3 and len(columns) >= 3:
         return not _is_number(tabs[2])
-    if len(columns) != 4 or len(columns[0]) == 1:
-        return True
-    return not (columns[1].upper() in (b"0", b"Q0") or columns[1].isdigit()) or not _is_number(
-        columns[3]
-    )
+    second = len(columns) == 4 and (columns[1].upper() in (b"0", b"Q0") or columns[1].isdigit())
+    return not second or not _is_number(columns[3])
 
 
 def _is_number(text: bytes) -> bool:

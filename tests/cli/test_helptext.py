@@ -19,7 +19,7 @@ LONGEST = {
     "encode": 87,
     "index": 74,
     "search": 104,
-    "train": 124,
+    "train": 126,
     "pretrain": 105,
     "serve": 78,
     "": 70,
