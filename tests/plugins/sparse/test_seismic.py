@@ -302,7 +302,7 @@ def running_builder(parent: int) -> str | None:
     """The child that builds, as soon as it has loaded Seismic."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # other children end soon
         for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            builds = "seismic.builder" in Path(f"/proc/{child}/cmdline").read_text()
+            builds = "seismic_builder" in Path(f"/proc/{child}/cmdline").read_text()
             if builds and "/seismic/" in Path(f"/proc/{child}/maps").read_text():
                 return child
     return None
