@@ -150,7 +150,7 @@ def compare(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
 
 def stored_as(data: Data) -> Iterator[str]:
     """Search the vectors exactly, in each stored dtype."""
-    stored = data.vectors.manifest.execution["store_dtype"]
+    stored = data.vectors.manifest.execution.store_dtype
     exact = exact_search(data.vectors, SETTINGS)
     yield data.line(f"exact, {stored}", stored_bytes(data.vectors, stored), None, exact)
     for dtype in ("int8", "int4", "int2", "binary"):

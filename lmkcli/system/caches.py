@@ -37,12 +37,14 @@ def hub_cache() -> Path:
 
 
 def cached_commits(repository: str, kind: str) -> list[str]:
-    """The commits of a repository in the cache of the hub; `kind` is "model" or "dataset".
+    """The commits in the cache of the hub of a repository without a main branch there.
 
-    A commit that was downloaded by its name is there, but the name of its branch is not.
+    `kind` is "model" or "dataset". A commit that was downloaded by its name leaves no name of a branch.
     """
-    folder = hub_cache() / f"{kind}s--{repository.replace('/', '--')}" / "snapshots"
-    return sorted(path.name for path in folder.glob("*") if any(path.iterdir()))
+    folder = hub_cache() / f"{kind}s--{repository.replace('/', '--')}"
+    if (folder / "refs" / "main").is_file():
+        return []
+    return sorted(path.name for path in folder.glob("snapshots/*") if any(path.iterdir()))
 
 
 def ir_datasets_cache() -> Path:
