@@ -24,11 +24,11 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
@@ -229,10 +229,10 @@ def write_made(
 def made_writer(vectors: Vectors, folder: Path, store: str) -> AbstractContextManager[PartWriter]:
     """Open a vectors folder with the recipe of `vectors`, for made documents in a stored dtype."""
     described = vectors.manifest
-    described = replace(
+    described = structs.replace(
         described,
-        identity={**described.identity, "dim": DIM},
-        execution={**described.execution, "store_dtype": store, "shards": 1},
+        identity=structs.replace(described.identity, dim=DIM),
+        execution=structs.replace(described.execution, store_dtype=store, shards=1),
     )
     manifest.claim(folder, described)
     target = PartTarget(folder, WHOLE, part_arrays(store, DIM, False), store_text=False)
