@@ -89,9 +89,7 @@ def run_without(
 ) -> list[list[Any]]:
     """Run command lines in one process without some plug-ins. Returns their codes and outputs."""
     copy = tmp_path / "copy" / "lmkcli"
-    shutil.copytree(
-        PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "lmk-minilm", "mean-minilm")
-    )
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name in out:
         shutil.rmtree(copy / "plugins" / name)
     shutil.copytree(beir, tmp_path / "corpus")
