@@ -5,6 +5,7 @@ optional row number and weight for each token).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class EmbeddingTable(nn.Module):
 class StaticModel:
     """A loaded table; `states` looks up the rows of tokens."""
 
-    module: EmbeddingTable
+    module: Any  # an EmbeddingTable
     dim: int
     device: torch.device
     dtype: str
