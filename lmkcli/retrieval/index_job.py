@@ -14,7 +14,7 @@ A killed process leaves the state before or after step 5, and files that step 6 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.catalog import engine_row
 from lmkcli.data.collection import Collection, Shard
-from lmkcli.errors import DataError, UsageError
+from lmkcli.errors import DataError, Stopped, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.rows import NumberedPart
 from lmkcli.retrieval.engine import AnyInput, Engine, engine_of
@@ -118,6 +118,10 @@ class IndexJob(Generic[AnyInput]):
         with rollback_on_error(self.folder):
             self._claim(report)
             if finished := self._finished():
+                # a process that was killed after its last step leaves its lock, and perhaps replaced files
+                if (self.folder / LOCK_FILE).exists():
+                    with suppress(Stopped), self._lock():
+                        remove_leftovers(self.folder, finished["at"])
                 return finished
             with self._lock():
                 return self._finished() or self._build(report)

@@ -14,7 +14,7 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.store.vectors import Vectors
-from lmkcli.system.atomic import locked
+from lmkcli.system.atomic import LOCK_FILE, locked
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -234,3 +234,14 @@ def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path, lmk_program
         assert sorted(found.numbers()) == sorted(docs)
         of = json.loads((tmp_path / "index" / "built.json").read_text())["of"]
         assert (of["vectors"] == found.digest()) == (number == 0)  # before the compaction
+
+
+def test_the_lock_of_a_killed_process_is_removed_from_a_finished_index(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    line = ["index", beir, "--kind", "bm25", "-o", tmp_path / "bm25"]
+    lmk(*line)
+    before = sorted(path.name for path in (tmp_path / "bm25").iterdir())
+    (tmp_path / "bm25" / LOCK_FILE).touch()
+    lmk(*line)
+    assert sorted(path.name for path in (tmp_path / "bm25").iterdir()) == before
