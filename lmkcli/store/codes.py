@@ -5,13 +5,18 @@ document depends neither on other documents nor on the task that encoded it.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.artifact.kinds import Manifest, VectorsManifest
 from lmkcli.store.parts import ArrayTypes
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]
 
 VECTORS, SCALES = "vectors", "scales"
 _MULTIPLES = (1, 0.8, 1.25, 1.6)  # of the usual step between levels
@@ -40,6 +45,9 @@ class Storage(Protocol):
     def decoded(self, stored: Mapping[str, NDArray[Any]], dim: int) -> NDArray[np.float32]:
         """Convert rows of these arrays to vectors [n, dim]."""
 
+    def on_device(self, stored: Tensors, dim: int) -> "torch.Tensor":
+        """Do the same on a device, with the same bits. A float16 value may stay one."""
+
 
 class Floats:
     """A floating-point number for each dimension."""
@@ -57,6 +65,9 @@ class Floats:
 
     def decoded(self, stored: Mapping[str, NDArray[Any]], dim: int) -> NDArray[np.float32]:
         return stored[VECTORS].astype(np.float32)
+
+    def on_device(self, stored: Tensors, dim: int) -> "torch.Tensor":
+        return stored[VECTORS]
 
 
 class Bytes:
@@ -77,6 +88,9 @@ class Bytes:
     def decoded(self, stored: Mapping[str, NDArray[Any]], dim: int) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = stored[VECTORS] * stored[SCALES][:, None]
         return vectors
+
+    def on_device(self, stored: Tensors, dim: int) -> "torch.Tensor":
+        return stored[VECTORS] * stored[SCALES][:, None]
 
 
 class Levels:
@@ -136,6 +150,12 @@ class Levels:
         vectors: NDArray[np.float32] = places.reshape(len(packed), -1)[:, :dim]
         return vectors
 
+    def on_device(self, stored: Tensors, dim: int) -> "torch.Tensor":
+        packed, middle = stored[VECTORS], float(self._middle)
+        shifts = packed.new_tensor(self._shifts.tolist())[:, None]
+        places = ((packed[:, None] >> shifts) & int(self._highest)).float() - middle
+        return (places * stored[SCALES][:, None, None]).flatten(1)[:, :dim]
+
 
 class Bits:
     """A bit for each dimension, eight in a byte: value = ±scale. The vector keeps its length."""
@@ -156,6 +176,12 @@ class Bits:
         signs -= 1
         signs *= stored[SCALES][:, None]
         return signs
+
+    def on_device(self, stored: Tensors, dim: int) -> "torch.Tensor":
+        packed = stored[VECTORS]
+        shifts = packed.new_tensor([7, 6, 5, 4, 3, 2, 1, 0])  # np.packbits starts with the highest
+        bits = (packed[..., None] >> shifts & 1).flatten(1)[:, :dim]
+        return (bits * 2.0 - 1) * stored[SCALES][:, None]
 
 
 STORAGES: dict[str, Storage] = {

@@ -90,6 +90,13 @@ class Ragged(NamedTuple):
         return Ragged.of(self.vectors[ranges(self.starts[texts], counts)], counts)
 
 
+class StoredBlock(NamedTuple):
+    """Consecutive documents as they are stored: arrays by name, and the number of vectors of each."""
+
+    arrays: dict[str, NDArray[Any]]
+    counts: NDArray[np.int64]
+
+
 def cut(starts: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
     """Yield ranges (first, stop) of texts with at most `size` vectors, or a single text with more."""
     first = 0
@@ -420,6 +427,17 @@ class Vectors(StoredVectors):
                 positions = ranges(starts[live[first:stop]], counts[first:stop])
                 yield Ragged.of(self._float32(number, _as_slice(positions)), counts[first:stop])
 
+    def stored_blocks(self, most: int) -> Iterator[StoredBlock]:
+        """Yield all rows as they are stored, in blocks of at most `most` vectors or one larger document."""
+        for number, piece in enumerate(self.slices):
+            starts, arrays = self._part_starts(number), self.arrays(number)
+            live = np.flatnonzero(piece.live)
+            counts = np.diff(starts)[live]
+            for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), most):
+                positions = _as_slice(ranges(starts[live[first:stop]], counts[first:stop]))
+                block = {stem: array[positions] for stem, array in arrays.items()}
+                yield StoredBlock(block, counts[first:stop])
+
     def decoded(self) -> Iterator[tuple[list[DocRow], NDArray[np.float32]]]:
         """Yield all documents and their vectors, about 1,000 documents at a time."""
         stems = list(self.storage.arrays(self.dim))
@@ -469,6 +487,8 @@ class Vectors(StoredVectors):
 
 def _as_slice(positions: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """Convert ascending positions without gaps to a slice, which selects without a copy."""
+    if not len(positions):
+        return slice(0, 0)
     if positions[-1] - positions[0] + 1 == len(positions):
         return slice(int(positions[0]), int(positions[-1]) + 1)
     return positions

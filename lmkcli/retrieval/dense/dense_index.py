@@ -31,6 +31,7 @@ from lmkcli.retrieval.dense.vector_search import (
     VectorSearch,
 )
 from lmkcli.retrieval.engines.exact.exact_search import Exact
+from lmkcli.retrieval.engines.exact.gpu_search import GpuExact
 from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import notes_of
@@ -84,14 +85,15 @@ def approximate_index(
     return DenseIndex(info, units, search, settings)
 
 
-def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:
+def exact_search(matrix: Matrix, settings: OpenSettings) -> VectorSearch:
     """Return exact search over vectors, on the device that encodes the queries.
 
-    A CPU with native bfloat16 multiplies in bfloat16 first. A GPU is fast enough in float32, and cuBLAS may
-    accumulate partial sums of bfloat16 products in bfloat16, which the error bound does not cover.
+    A CPU with native bfloat16 multiplies in bfloat16 first.
     """
     device = choose_device(settings.device)
-    low = device.type == "cpu" and native_dtype(device) == "bf16"
+    if device.type == "cuda":
+        return GpuExact(matrix, device)
+    low = native_dtype(device) == "bf16"
     return Exact(matrix, device, torch.bfloat16 if low else torch.float32)
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import UnknownName, UsageError
+from lmkcli.store.codes import Storage
 from lmkcli.store.parts import PartSlice
-from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
+from lmkcli.store.vectors import Ragged, StoredBlock, StoredVectors, Vectors
 
 Floats = NDArray[np.floating]
 AGGREGATES = ("max", "sum", "avg", "first")
@@ -33,6 +34,16 @@ class Flat:
     def __iter__(self) -> Iterator[Ragged]:
         """All vectors in blocks of bounded size."""
         return (Ragged.single(block.vectors) for block in self._vectors)
+
+    @property
+    def storage(self) -> Storage:
+        """The format of the stored vectors."""
+        return self._vectors.storage
+
+    def stored_blocks(self, most: int) -> Iterator[StoredBlock]:
+        """Yield all vectors as they are stored, in blocks of at most `most`."""
+        for arrays, counts in self._vectors.stored_blocks(most):
+            yield StoredBlock(arrays, np.ones(int(counts.sum()), np.int64))
 
     def at(self, rows: NDArray[np.int64]) -> Ragged:
         """Return the vectors of some rows."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from lmkcli.artifact.kinds import Origin
@@ -15,12 +16,15 @@ from lmkcli.data.run import Ranking, Run, read_run, write_run
 from lmkcli.encoding import vector_updates
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.dense import dense_index, vector_reranker
-from lmkcli.retrieval.dense.rows import Flat
+from lmkcli.retrieval.dense.rows import Aggregated, Flat
+from lmkcli.retrieval.engines.exact.exact_search import Exact
+from lmkcli.retrieval.engines.exact.gpu_search import AsStored, GpuExact, GpuSizes
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.store import part_writer, parts
+from lmkcli.store.codes import STORAGES
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.vectors import Ragged, Vectors
 from tests.indexes import build_faiss, update_faiss
@@ -134,6 +138,24 @@ def same(ranking: Ranking, expected: Scores, k: int) -> None:
 
 def listed(run: Run) -> list[tuple[str, list[str], list[float]]]:
     return [(query, r.doc_ids, r.scores.tolist()) for query, r in run.rankings.items()]
+
+
+@pytest.mark.parametrize("resident", [0, 1 << 30])
+@pytest.mark.parametrize("store", sorted(STORAGES))
+def test_a_gpu_reads_the_stored_form(folder: Folder, store: str, resident: int) -> None:
+    """Documents and chunks, with deleted ones, rank as with exact search on a CPU."""
+    VectorsFolder(folder.path, folder.model, store=store).unit("chunk").fill(IDS, folder.vectors)
+    folder.drop([0, 1, 2, 3, 17, 40, 59])
+    vectors, cpu = Vectors(folder.path), torch.device("cpu")
+    for matrix in (vectors, Flat(vectors), Aggregated(vectors, "avg")):
+        assert isinstance(matrix, AsStored) == (not isinstance(matrix, Aggregated))
+        sizes = GpuSizes(tile=2, block=9, resident=resident)
+        hits = GpuExact(matrix, cpu, sizes).search(folder.query_vectors, 5)
+        wanted = Exact(matrix, cpu).search(folder.query_vectors, 5)
+        for rows, others in zip(hits.rows, wanted.rows, strict=True):
+            assert np.sort(rows).tolist() == np.sort(others).tolist()
+        for scores, others in zip(hits.scores, wanted.scores, strict=True):
+            np.testing.assert_allclose(np.sort(scores), np.sort(others), rtol=1e-12)
 
 
 # --- reading ---------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lmkcli.retrieval.dense.vector_search import RowHits
-from lmkcli.retrieval.engines.exact import topk
+from lmkcli.retrieval.engines.exact import gpu_search, topk
 from lmkcli.retrieval.engines.exact.exact_search import Exact, ExactScorer, top
+from lmkcli.retrieval.engines.exact.gpu_search import GpuExact, GpuSizes
 from lmkcli.retrieval.engines.exact.topk import Sizes
+from lmkcli.store.codes import STORAGES
 from lmkcli.store.vectors import Ragged
 from tests import levels
 
@@ -52,17 +54,26 @@ def check(
     dtype: torch.dtype = torch.float32,
     sizes: Sizes = LOW,
 ) -> RowHits:
-    """Check that each query gets the rows with a float32 score of at least the k-th best."""
-    exact = Exact(BlockMatrix(docs), CPU, dtype, sizes)
-    hits, again = (exact.search(queries, k) for _ in range(2))  # the second one has the norms
-    for rows, others in zip(hits.rows, again.rows, strict=True):
-        assert np.sort(rows).tolist() == np.sort(others).tolist()
-    for number, (rows, scores) in enumerate(zip(*hits, strict=True)):
-        wanted = all_scores(docs, queries.text(number))
-        single = wanted.astype(np.float32)
-        expected = np.flatnonzero(single >= np.sort(single)[-min(k, len(single))])
-        assert np.sort(rows).tolist() == expected.tolist()
-        np.testing.assert_allclose(scores, wanted[rows], rtol=1e-12, atol=1e-14)
+    """Check that each query gets the rows with a float32 score of at least the k-th best.
+
+    So do the searches of a GPU, with vectors that stay on the device and with those that do not.
+    """
+    matrix = BlockMatrix(docs)
+    exact = Exact(matrix, CPU, dtype, sizes)
+    on_gpu = [
+        GpuExact(matrix, CPU, GpuSizes(tile=3, block=11, scored=1000, resident=resident))
+        for resident in (0, 1 << 20)
+    ]
+    for search in (*on_gpu, exact):
+        hits, again = (search.search(queries, k) for _ in range(2))  # the second one has the norms
+        for rows, others in zip(hits.rows, again.rows, strict=True):
+            assert np.sort(rows).tolist() == np.sort(others).tolist()
+        for number, (rows, scores) in enumerate(zip(*hits, strict=True)):
+            wanted = all_scores(docs, queries.text(number))
+            single = wanted.astype(np.float32)
+            expected = np.flatnonzero(single >= np.sort(single)[-min(k, len(single))])
+            assert np.sort(rows).tolist() == expected.tolist()
+            np.testing.assert_allclose(scores, wanted[rows], rtol=1e-12, atol=1e-14)
     return hits
 
 
@@ -235,6 +246,62 @@ def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch, scale: np.fl
         counted.clear()
         Exact(BlockMatrix(Ragged.single(vectors), 5000), CPU, dtype, LOW).search(queries, 100)
         assert 100 <= min(counted) <= max(counted) <= most
+
+
+@pytest.mark.parametrize("resident", [0, 1 << 30])
+@pytest.mark.parametrize("scale", [np.float32(1), np.float32(1e-4), np.float32(1e4)])
+@pytest.mark.parametrize("vectors_each", [1, 3])
+def test_a_gpu_needs_no_other_search(
+    monkeypatch: pytest.MonkeyPatch, vectors_each: int, scale: np.float32, resident: int
+) -> None:
+    """The proof succeeds for ordinary vectors of any length, at the first attempt."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr(gpu_search, "Exact", refused)
+    monkeypatch.setattr(GpuSizes, "spare", lambda _, k: (128 + k // 8,))
+    random = np.random.default_rng(3)
+    vectors = scale * random.standard_normal((30_000, 64)).astype(np.float32)
+    docs = Ragged.of(vectors, np.full(30_000 // vectors_each, vectors_each))
+    encoded = scale * random.standard_normal((15, 64)).astype(np.float32)
+    for queries in (Ragged.single(encoded), Ragged.of(encoded, np.full(5, 3))):
+        sizes = GpuSizes(tile=9, block=7000, resident=resident)
+        search = GpuExact(BlockMatrix(docs, 5000), CPU, sizes)
+        for _ in range(2):
+            hits = search.search(queries, 100)
+            exact = Exact(BlockMatrix(docs, 5000), CPU).search(queries, 100)
+            for pair in zip(hits.rows, exact.rows, strict=True):
+                assert np.sort(pair[0]).tolist() == np.sort(pair[1]).tolist()
+
+
+def test_no_row_is_lost_if_a_gpu_keeps_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without spare rows, rounding to float16 loses some of the best rows; the proof notices it."""
+    random = np.random.default_rng(4)
+    base = random.standard_normal(32)
+    vectors = (base + 1e-3 * random.standard_normal((4000, 32))).astype(np.float32)
+    queries = Ragged.single((base + random.standard_normal((20, 32))).astype(np.float32))
+    searched: list[int] = []
+    monkeypatch.setattr(GpuSizes, "spare", lambda *_: (1, 3))
+    whole = Exact.search
+    monkeypatch.setattr(
+        Exact, "search", lambda s, q, k: searched.append(len(q.counts)) or whole(s, q, k)
+    )
+    check(Ragged.single(vectors), queries, 10)
+    assert len(searched) > 2  # `check` itself searches twice
+
+
+@pytest.mark.parametrize("name", sorted(STORAGES))
+def test_a_device_decodes_the_same_bits(name: str) -> None:
+    random = np.random.default_rng(5)
+    storage = STORAGES[name]
+    for dim in (1, 7, 8, 37):
+        vectors = random.standard_normal((50, dim)).astype(np.float32)
+        vectors[3] = 0
+        stored = storage.coded(vectors)
+        tensors = {stem: torch.from_numpy(array) for stem, array in stored.items()}
+        decoded = storage.on_device(tensors, dim).float().numpy()
+        np.testing.assert_array_equal(decoded, storage.decoded(stored, dim))
 
 
 def test_no_queries_and_no_rows() -> None:
