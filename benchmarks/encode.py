@@ -26,7 +26,7 @@ from lmkcli.data.collection import Doc, open_collection
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

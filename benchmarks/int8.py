@@ -37,7 +37,7 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.models.attention import Pack, packed_attention
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.spec.recipe import RecipeOptions
 

@@ -17,7 +17,8 @@ from lmkcli.encoding.encoder import make_placer, open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Marks, Pooling
-from lmkcli.models.tokenizer import Tokenizer, special_tokens_of
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import special_tokens_of
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

@@ -82,6 +82,7 @@ WORDS = {
     "encode": f"./small {_ENCODE}",
     "encode.adapter": "./small -m lora/adapter --dtype fp32 --store-dtype fp32",
     "encode.sparse": f"./small {_SPARSE}",
+    "encode.workers": f"./small {_ENCODE} --workers 2",
     "encode.tokens": "./small -m bert --unit token --batch-tokens 128 --dtype fp32 --store-dtype int4",
     "index": "many --kind {}",
     "index.bm25": "./small --kind {}",
@@ -129,7 +130,7 @@ CASES: dict[str, Sequence[str]] = {
         ),
         "muvera",
     ],
-    "encode": ["", "adapter", "sparse", "tokens"],
+    "encode": ["", "adapter", "sparse", "tokens", "workers"],
     "search": ["", "documents", "changed"],  # with an index in the cache
     "train": ["", "lora"],
     "plot": ["", "training"],

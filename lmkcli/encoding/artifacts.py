@@ -39,7 +39,7 @@ from lmkcli.encoding.encoder import (
 )
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Call, Report
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts, sparse, tokens
@@ -95,7 +95,10 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
             return
         target = vectors_target(folder, job.shard, encoder, settings)
         with duplicates_located(job.source), shard_writer(target, report) as writer:
-            stream = token_stream(job.source, encoder.document_tokenizer, job.shard, writer.row)
+            workers = settings.tokenizing_processes(encoder.model.device.type)
+            stream = token_stream(
+                job.source, encoder.document_tokenizer, job.shard, writer.row, workers
+            )
             encode_into(writer, stream, encoder, settings, report)
             writer.skipped = job.skipped
 

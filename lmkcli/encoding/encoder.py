@@ -36,7 +36,8 @@ from lmkcli.models.forward import (
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.lookup import is_local, read_model
 from lmkcli.models.splade import SpladePooling, VocabularyHead
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.trained_splade import TrainedSplade
 from lmkcli.models.transformer import open_masked
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer

@@ -154,7 +154,7 @@ def with_landmark_transformer(resolved: ResolvedRecipe) -> ResolvedRecipe:
 
     UsageError for a recipe that the module cannot express.
     """
-    from lmkcli.models.tokenizer import open_tokenizer  # here, because it imports torch
+    from lmkcli.models.tokenizer_folder import open_tokenizer  # here, because it imports torch
 
     doc, query = resolved.recipe.doc, resolved.recipe.query
     if doc.landmark_token is not None:

@@ -16,7 +16,8 @@ from lmkcli.errors import DataError
 from lmkcli.models.files import read_fields
 from lmkcli.models.folder import ModelFolder, static_table
 from lmkcli.models.tensors import read_tensors
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.sparse import Entries, SparseRagged, collected
 

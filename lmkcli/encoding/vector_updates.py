@@ -65,7 +65,8 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
         target = vectors_target(folder, UPDATES, encoder, settings)
         new_docs = NewDocuments(source, stored, report.stopping)
         with duplicates_located(source), PartWriter(target, report, first) as writer:
-            stream = token_stream(new_docs, encoder.document_tokenizer, WHOLE, 0)
+            workers = settings.tokenizing_processes(encoder.model.device.type)
+            stream = token_stream(new_docs, encoder.document_tokenizer, WHOLE, 0, workers)
             encode_into(writer, stream, encoder, settings, report)
         report.check_stop()  # a signal ends the stream of documents early
         slices = stored.requested() + _unlisted(folder, first)

@@ -25,7 +25,8 @@ from lmkcli.errors import DataError
 from lmkcli.evaluation.measures import evaluate
 from lmkcli.evaluation.scoring import DevSet, read_devsets
 from lmkcli.models.forward import ForwardPass
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
 from lmkcli.retrieval.sparse.exact_product import exact_product

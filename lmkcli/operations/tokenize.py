@@ -235,7 +235,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
             make_placer,
             open_sparse,
         )
-        from lmkcli.models.tokenizer import open_tokenizer
+        from lmkcli.models.tokenizer_folder import open_tokenizer
 
         config = resolved.recipe.doc
         tokenizer = open_tokenizer(resolved.folder, config)

@@ -12,10 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_typ
 
 from lmkcli.errors import UsageError
 from lmkcli.spec.values import AUTO, Device, parser_of
+from lmkcli.system.hardware import usable_processors
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 StoreDtype = Literal["fp16", "fp32", "int8", "int4", "int2", "binary"]
 Overflow = Literal["truncate", "error"]
+MOST_WORKERS = 14  # processes that tokenize by default: one GPU needs no more
 
 
 # Recorded roles. collection, model, artifact, run, file: the value names one. reading: an option for a
@@ -150,6 +152,16 @@ class EncodeSettings(Settings):
             suggest_for="--batch --bs",
         ),
     ] = 512
+    workers: Annotated[
+        int | None,
+        Flag(
+            "Processes that tokenize texts; 0: the main process.",
+            min=0,
+            role="speed",
+            shown="by cores on a GPU, else 0",
+            suggest_for="--num-workers --dataloader-num-workers --num-proc",
+        ),
+    ] = None
     on_overflow: Annotated[
         Overflow, Flag("Texts that are too long: truncate and count them, or stop with an error.")
     ] = "truncate"
@@ -161,6 +173,13 @@ class EncodeSettings(Settings):
             raise UsageError(
                 "--batch-tokens cannot be negative, and --batch-size must be at least 1"
             )
+
+    def tokenizing_processes(self, device: str) -> int:
+        """Return how many processes tokenize: by default none on a CPU, which the model occupies itself."""
+        if self.workers is not None:
+            return self.workers
+        cores = usable_processors()
+        return min(cores - 2, MOST_WORKERS) if device == "cuda" and cores > 3 else 0
 
 
 @dataclass(frozen=True, kw_only=True)

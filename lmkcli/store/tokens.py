@@ -32,9 +32,11 @@ from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
 from lmkcli.system.streams import batched, prefetch
+from lmkcli.system.workers import in_order
 from lmkcli.text.formatting import counted
 
 BATCH_CHARACTERS = 1 << 19  # per call of the tokenizer: enough work for all cores in little memory
+WORKER_CHARACTERS = 1 << 16  # the same for one process of several: they should end at the same time
 ARRAYS: ArrayTypes = {
     "ids": ("int32", ()),
     "offsets": ("int32", (2,)),
@@ -113,11 +115,23 @@ class TextTokenizer(Protocol):
     def __call__(self, texts: list[str]) -> Sequence[TextTokens]: ...
 
 
-def tokenized(docs: Iterable[Doc], tokenize: TextTokenizer) -> Iterator[DocBlock]:
-    """Yield the documents and their tokens in source order, in blocks."""
-    for batch in batched(docs, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
-        tokens = TokenBlock.of(tokenize([doc.content for doc in batch]))
-        yield DocBlock(batch, [doc_hash(doc) for doc in batch], tokens)
+def tokenized(docs: Iterable[Doc], tokenize: TextTokenizer, workers: int = 0) -> Iterator[DocBlock]:
+    """Yield the documents and their tokens in source order, in blocks.
+
+    With `workers`, so many processes tokenize. The tokens are the same.
+    """
+    waiting: deque[list[Doc]] = deque()
+
+    def texts() -> Iterator[list[str]]:
+        most = WORKER_CHARACTERS if workers else BATCH_CHARACTERS
+        for batch in batched(docs, lambda doc: len(doc.text) + len(doc.title) + 64, most):
+            waiting.append(batch)
+            yield [doc.content for doc in batch]
+
+    made = in_order(tokenize, texts(), workers) if workers else map(tokenize, texts())
+    for tokens in made:
+        batch = waiting.popleft()
+        yield DocBlock(batch, [doc_hash(doc) for doc in batch], TokenBlock.of(tokens))
 
 
 class TokenStream(NamedTuple):
@@ -131,15 +145,20 @@ class TokenStream(NamedTuple):
 
 
 def token_stream(
-    source: "Collection | Tokens", tokenize: TextTokenizer, shard: Shard, skip: int
+    source: "Collection | Tokens",
+    tokenize: TextTokenizer,
+    shard: Shard,
+    skip: int,
+    workers: int = 0,
 ) -> TokenStream:
     """Return the token rows of one shard without the first `skip`.
 
-    A collection is tokenized in a background thread; tokens are read from their folder.
+    A collection is read in a background thread, and tokenized there or in `workers` processes; tokens are
+    read from their folder.
     """
     if isinstance(source, Tokens):
         return _stored_stream(source, shard, skip)
-    read = _Reading(source.docs(shard), tokenize, skip)
+    read = _Reading(source.docs(shard), tokenize, skip, workers)
     return TokenStream(read.batches(), read.fraction, read.total)
 
 
@@ -150,8 +169,9 @@ class _Reading:
     document keeps its own share.
     """
 
-    def __init__(self, docs: DocStream, tokenize: TextTokenizer, skip: int) -> None:
+    def __init__(self, docs: DocStream, tokenize: TextTokenizer, skip: int, workers: int) -> None:
         self._docs, self._tokenize, self._skip = docs, tokenize, skip
+        self._workers = workers
         self._shares: deque[float | None] = deque()  # of the documents in the current batch
         self._skipped = 0.0
         self._last: float | None = None
@@ -170,7 +190,7 @@ class _Reading:
         return None if self._docs.total is None else max(0, self._docs.total - self._skip)
 
     def _shared(self) -> Iterator[tuple[DocBlock, float | None]]:
-        for batch in tokenized(self._rest(), self._tokenize):
+        for batch in tokenized(self._rest(), self._tokenize, self._workers):
             yield batch, [self._shares.popleft() for _ in batch][-1]
 
     def _rest(self) -> Iterator[Doc]:

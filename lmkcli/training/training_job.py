@@ -17,7 +17,7 @@ from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import FULL, Granularity, Window

@@ -22,7 +22,7 @@ from lmkcli.models import attention, splade
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.splade import SpladePooling
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

@@ -20,7 +20,7 @@ from lmkcli.models.consent import check_declarations, opening
 from lmkcli.models.folder import NO_LIMIT
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import length_limit, open_model
 from lmkcli.spec.recipe import EncoderConfig
 from tests import tiny

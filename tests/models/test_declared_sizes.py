@@ -16,7 +16,7 @@ from lmkcli.models.folder import ModelFolder, SentenceModule
 from lmkcli.models.heads import open_heads, open_latent
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tensors import read_tensors
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig
 
 Models = Callable[[str], Path]

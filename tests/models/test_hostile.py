@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from lmkcli.cli.exits import exit_codes
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import open_model
 from lmkcli.spec.recipe import EncoderConfig
 from tests import damage, tiny

@@ -17,9 +17,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lmkcli.errors import DataError
-from lmkcli.models import tokenizer as tokenizer_module
+from lmkcli.models import tokenizer_folder
 from lmkcli.models.folder import ModelFolder
-from lmkcli.models.tokenizer import TextTokens, Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import TextTokens, Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
@@ -379,7 +380,7 @@ def test_a_slow_tokenizer_is_refused(folder: ModelFolder, monkeypatch: pytest.Mo
     class Slow:
         is_fast = False
 
-    monkeypatch.setattr(tokenizer_module.AutoTokenizer, "from_pretrained", lambda *_, **__: Slow())
+    monkeypatch.setattr(tokenizer_folder.AutoTokenizer, "from_pretrained", lambda *_, **__: Slow())
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         opened(folder)
 

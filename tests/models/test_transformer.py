@@ -16,7 +16,7 @@ from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.token_blocks import Ints

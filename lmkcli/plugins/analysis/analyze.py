@@ -359,7 +359,7 @@ def _lengths(analyze: Analyze, report: Report) -> _Computed:
 
     tokenizer: Any = None
     if analyze.models:
-        from lmkcli.models.tokenizer import open_tokenizer
+        from lmkcli.models.tokenizer_folder import open_tokenizer
 
         resolved = analyze.resolved(_one("-m", analyze.given_models(), ""), "auto", "doc")
         tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)

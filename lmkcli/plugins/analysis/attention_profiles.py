@@ -13,7 +13,8 @@ from lmkcli.evaluation.compare import mean_interval
 from lmkcli.evaluation.score_plots import Point
 from lmkcli.models.attention_weights import mean_attention
 from lmkcli.models.forward import Model, ModelOptions
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Placer
 from lmkcli.store.tokens import TokenRow
 

@@ -29,7 +29,8 @@ from lmkcli.encoding.sentence_folder import check_exportable, run_by_lmk
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Input, Placer
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig

@@ -26,7 +26,8 @@ from lmkcli.models.folder import HEADS
 from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.new_model import NewModel, create
-from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.pretrain.batches import MaskedBatches, TextLayout
 from lmkcli.plugins.pretrain.corpus import Corpus, in_blocks, read_corpus
 from lmkcli.plugins.pretrain.masking import Masking, MaskingVocabulary

@@ -11,7 +11,7 @@ from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.encoder import check_folder
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.exchange.export import ExportCounts
 from lmkcli.progress import Report
 from lmkcli.store.sparse import SparseVectors

@@ -16,7 +16,7 @@ from lmkcli.encoding.encoder import BatchRunner, Encoder, encoder_of, open_forwa
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
-from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings

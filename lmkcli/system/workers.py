@@ -1,0 +1,182 @@
+"""Processes that do a part of the work for this one, in the order of the items.
+
+They share no interpreter with this process, so they never make it wait for Python's global lock. An item and
+its result travel as pickles through pipes between this process and its own children.
+"""
+
+import fcntl
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import IO, Any, TypeVar
+
+from lmkcli.errors import DataError, Stopped
+from lmkcli.system.programs import safe_imports
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PIPE_BYTES = 1 << 20  # of a pipe, where the system allows it: fewer switches between the processes
+_HEADER = 8  # bytes of the length before each message
+_AHEAD = 2  # items of a process that are on their way
+
+
+def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[Result]:
+    """Apply a function to items in `count` processes, and yield the results in the order of the items.
+
+    `work` and the items must be picklable. The items are read in a thread, at most `2 * count` ahead. An
+    exception of the items or of `work` is raised here, after the results before it. Closing the generator
+    ends the processes; they also end if this process is killed.
+
+    Raises Stopped if a process was killed, and DataError if one ended by itself.
+    """
+    processes = [_Process(work) for _ in range(count)]
+    room = threading.Semaphore(_AHEAD * count)
+    sent: queue.SimpleQueue[_Process | BaseException | None] = queue.SimpleQueue()
+    closed = threading.Event()
+
+    def send() -> None:
+        try:
+            for number, item in enumerate(items):
+                room.acquire()
+                if closed.is_set():
+                    return
+                process = processes[number % count]
+                process.send(item)
+                sent.put(process)
+            sent.put(None)
+        except BaseException as error:  # every exception is passed on to the reader
+            sent.put(error)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        while (process := sent.get()) is not None:
+            if isinstance(process, BaseException):
+                raise process
+            result = process.receive()
+            room.release()
+            yield result
+    finally:
+        closed.set()
+        room.release()
+        for process in processes:
+            process.kill()
+        thread.join()
+        for process in processes:
+            process.close()
+
+
+class _Process:
+    """A process that applies a function to the items that it receives."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        # A child inherits which signals are blocked. Signals are for this process, which stops in good order.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        try:
+            with safe_imports():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "lmkcli.system.workers"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._items, self._results = self._process.stdin, self._process.stdout
+        for pipe in (self._items, self._results):
+            with suppress(OSError, AttributeError):  # not on every system
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.send(work)
+
+    def send(self, item: Any) -> None:
+        try:
+            _send(self._items, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def receive(self) -> Any:
+        message = _receive(self._results)
+        if message is None:
+            raise self._ended()
+        succeeded, result = pickle.loads(message)
+        if not succeeded:
+            raise result
+        return result
+
+    def _ended(self) -> Exception:
+        code = self._process.wait()
+        if code < 0:
+            return Stopped(
+                f"a process that prepares texts was ended by signal {-code}, perhaps for lack of memory; all "
+                "written parts are complete. Run the same command again to continue, with --workers 0 if "
+                "memory is short"
+            )
+        return DataError(
+            f"a process that prepares texts ended with exit code {code}; its message stands above. Use "
+            "--workers 0 to prepare texts in the main process"
+        )
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.wait()
+        self._results.close()
+        with suppress(BrokenPipeError):  # of what it did not read
+            self._items.close()
+
+
+def _send(pipe: IO[bytes], message: bytes) -> None:
+    pipe.write(len(message).to_bytes(_HEADER, "little"))
+    pipe.write(message)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> bytes | None:
+    """Return the next message; None at the end, also in the middle of a message."""
+    header = pipe.read(_HEADER)
+    if len(header) < _HEADER:
+        return None
+    size = int.from_bytes(header, "little")
+    message = pipe.read(size)
+    return message if len(message) == size else None
+
+
+def _outcome(work: Callable[[Any], Any], item: Any) -> bytes:
+    try:
+        return pickle.dumps((True, work(item)), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        try:
+            outcome = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
+            pickle.loads(outcome)  # some exceptions can be written, but not read
+        except Exception:
+            return pickle.dumps((False, RuntimeError(repr(error))))
+        return outcome
+
+
+def main() -> None:
+    """Apply the function in the first message to the items in all others."""
+    items = sys.stdin.buffer
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints does not get among the results
+    first = _receive(items)
+    if first is None:
+        return
+    work = pickle.loads(first)
+    with suppress(BrokenPipeError):
+        while (message := _receive(items)) is not None:
+            _send(results, _outcome(work, pickle.loads(message)))
+
+
+if __name__ == "__main__":
+    main()
