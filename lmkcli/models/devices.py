@@ -4,7 +4,8 @@ import os
 
 import torch
 
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
+from lmkcli.spec.values import Device
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -18,6 +19,8 @@ def choose_device(name: str) -> torch.device:
     """Return the device of a name; 'auto' is the first GPU, else the CPU. DataError for a missing GPU."""
     for variable, shapes in _SMALL_CACHES.items():  # the libraries read them at the first product
         os.environ.setdefault(variable, shapes)
+    if name == "all" or "," in name:
+        raise UsageError(f"--device {name}: only lmk encode and exact search use several devices")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -31,6 +34,15 @@ def choose_device(name: str) -> torch.device:
             f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
         )
     return device
+
+
+def devices_of(name: str) -> list[Device]:
+    """Return the devices of a list, or of 'all' GPUs. Raises DataError if there is no GPU."""
+    if name != "all":
+        return [Device(each) for each in name.split(",")]
+    if not torch.cuda.device_count():
+        raise DataError(f"--device {name}: this machine has no CUDA device; use --device cpu")
+    return [Device(f"cuda:{number}") for number in range(torch.cuda.device_count())]
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -1,10 +1,11 @@
 """Encode: convert documents to vectors."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from lmkcli.errors import UsageError
 from lmkcli.operations.options import (
     CollectionOptions,
     Destination,
@@ -19,6 +20,7 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import EncodeSettings, Flag
+from lmkcli.spec.values import Shard
 from lmkcli.text.formatting import counted, duration, size
 
 if TYPE_CHECKING:
@@ -159,6 +161,8 @@ class Encode(
 
     def execute(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
         """Encode the documents, update existing vectors, or estimate the work."""
+        if self.device.several and not self.dry_run:
+            return self._on_devices(report)
         destination = None if self.dry_run else Destination(self, self.shard.count)
         # Waiting threads should sleep: busy waiting slows other work on the machine. torch reads this
         # variable when it is imported.
@@ -205,6 +209,43 @@ class Encode(
 
         skipped = parts.skipped_count(folder, self.shard.count)
         return Encoded(folder, self._counts(job, folder, report), skipped)
+
+    def _on_devices(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
+        """Encode one shard on each device."""
+        if self.shard.count > 1 or self.if_exists == "update":
+            raise UsageError(
+                f"--device {self.device} makes a shard for each device: --shard and --if-exists update use "
+                "one device"
+            )
+        destination = Destination(self)
+        from lmkcli.encoding import jobs
+
+        source = self.spelling(self.source)
+        settings = self.part(EncodeSettings)
+        jobs.plan(source, self.part(RecipeOptions), settings, self.shard, self.offline)
+        from lmkcli.models.devices import devices_of
+        from lmkcli.operations.device_tasks import run_tasks
+        from lmkcli.store import parts
+        from lmkcli.store.part_reader import sum_counts
+
+        devices = devices_of(self.device)
+        if len(devices) == 1:
+            return replace(self, device=devices[0]).execute(report)
+        folder = destination.prepare(report)
+        tasks = [
+            replace(
+                self,
+                device=device,
+                shard=Shard(number, len(devices)),
+                if_exists="resume",
+                workers=settings.tokenizing_processes(device.partition(":")[0], len(devices)),
+            )
+            for number, device in enumerate(devices)
+        ]
+        with report.job("encode") as running:
+            run_tasks(tasks, running)
+        counts = sum_counts(folder, parts.read_state(folder, len(devices)).slices)
+        return Encoded(folder, counts, parts.skipped_count(folder, len(devices)))
 
     def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
         """The counts of this shard, or of the current generation."""

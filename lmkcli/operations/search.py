@@ -5,7 +5,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, overload
 
@@ -519,8 +519,7 @@ class Search(
             raise UsageError("--with needs --fuse rrf or --fuse linear")
         if self.rerank is not None and self.rerank_model is not None:
             raise UsageError("give --rerank or --rerank-model, not both")
-        reranked = self.rerank is not None or self.rerank_model is not None
-        if reranked and self.k and self.k > self.rerank_depth:
+        if self.rerank_stage and self.k and self.k > self.rerank_depth:
             raise UsageError(
                 f"-k {self.k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
             )
@@ -543,6 +542,8 @@ class Search(
                         f"{path} is a run, which answers only its own queries: give their collection instead "
                         "of -q or -i"
                     )
+        if self.device.several:
+            return self._on_devices(place, report)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as for `lmk encode`
         spelling = with_fields(self.queries or "", "", self.map_ids)
         opened = self.open(report, spelling)
@@ -551,6 +552,35 @@ class Search(
         if self.question is not None:
             return find(opened, self.question, self.k or _SHOWN)
         return Session(opened, self.k or _SHOWN)
+
+    def _on_devices(
+        self, place: Destination | None, report: Report
+    ) -> Searched | Hits | Session | ShardDone | None:
+        """Search a shard of the vectors on each device, and join the shards."""
+        if place is None or place.stream or self.shard or self.others or self.rerank_stage:
+            raise UsageError(
+                f"--device {self.device} searches a shard of the vectors on each device: give queries and "
+                "-o, without --shard, --with and reranking"
+            )
+        from lmkcli.models.devices import devices_of
+        from lmkcli.operations.device_tasks import run_tasks
+
+        devices = devices_of(self.device)
+        place.prepare(report)
+        shared = replace(self, if_exists="resume")
+        tasks = [
+            replace(shared, device=device, shard=Shard(number, len(devices)))
+            for number, device in enumerate(devices)
+        ]
+        if len(tasks) > 1:
+            with report.job("search") as running:
+                run_tasks(tasks, running)
+        return replace(shared, device=devices[0]).execute(report)
+
+    @property
+    def rerank_stage(self) -> bool:
+        """Whether the hits are reranked."""
+        return self.rerank is not None or self.rerank_model is not None
 
     @property
     def _room(self) -> "MemoryBudget | None":

@@ -133,7 +133,14 @@ class EncodeSettings(Settings):
             suggest_for="--quantize --int8 --binary --save-dtype",
         ),
     ] = "fp16"
-    device: DeviceOption = AUTO
+    device: Annotated[
+        Device,
+        Flag(
+            "Device: auto, cpu, cuda or cuda:1; all GPUs: all.",
+            role="speed",
+            suggest_for="--gpu --cuda --use-gpu --cpu",
+        ),
+    ] = AUTO
     batch_tokens: Annotated[
         int,
         Flag(
@@ -174,11 +181,14 @@ class EncodeSettings(Settings):
                 "--batch-tokens cannot be negative, and --batch-size must be at least 1"
             )
 
-    def tokenizing_processes(self, device: str) -> int:
-        """Return how many processes tokenize: by default none on a CPU, which the model occupies itself."""
+    def tokenizing_processes(self, device: str, devices: int = 1) -> int:
+        """Return how many processes tokenize for one of some devices.
+
+        By default none on a CPU, which the model occupies itself.
+        """
         if self.workers is not None:
             return self.workers
-        cores = usable_processors()
+        cores = usable_processors() // devices
         return min(cores - 2, MOST_WORKERS) if device == "cuda" and cores > 3 else 0
 
 

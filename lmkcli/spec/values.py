@@ -244,14 +244,25 @@ class Muvera(str):
 NO_MUVERA = Muvera()
 
 
+_ONE_DEVICE = r"(?:cpu|cuda(?::[0-9]{1,3})?)"
+
+
 class Device(str):
-    """The device that runs a model: 'auto' (the first GPU, else the CPU), 'cpu', 'cuda' or 'cuda:1'."""
+    """The device that runs a model: 'auto' (the first GPU, else the CPU), 'cpu', 'cuda' or 'cuda:1'.
+
+    Several devices are a list with commas, or 'all' GPUs.
+    """
 
     def __new__(cls, text: str = "auto") -> Self:
         """Parse a device. Raises DataError for an invalid one; `choose_device` checks whether it exists."""
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
-            raise DataError(f"--device {text}: write auto, cpu, cuda or cuda:0")
+        if not re.fullmatch(rf"auto|all|{_ONE_DEVICE}(,{_ONE_DEVICE})*", text):
+            raise DataError(f"--device {text}: write auto, cpu, cuda, cuda:0, all or cuda:0,cuda:1")
         return super().__new__(cls, text)
+
+    @property
+    def several(self) -> bool:
+        """Whether the text names several devices."""
+        return self == "all" or "," in self
 
 
 AUTO = Device("auto")

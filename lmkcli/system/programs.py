@@ -1,7 +1,9 @@
 """Other programs, and the Python packages that pip installed."""
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -36,6 +38,26 @@ def run_program(words: Sequence[str | Path], seconds: float) -> ProgramOutput:
         last_line = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
         return ProgramOutput("", last_line or f"it ended with exit code {done.returncode}")
     return ProgramOutput(done.stdout.strip() or done.stderr.strip(), "")
+
+
+def start_python(module: str, **variables: str) -> "subprocess.Popen[bytes]":
+    """Start a module of lmk in a process that this one talks to by its standard input and output.
+
+    Signals for a group of processes, such as Ctrl-C, do not reach it: this process stops in good order, and
+    ends its children.
+    """
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # a child inherits what is blocked
+    try:
+        with safe_imports():
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **variables},
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

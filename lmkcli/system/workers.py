@@ -8,8 +8,6 @@ import fcntl
 import os
 import pickle
 import queue
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +15,7 @@ from contextlib import suppress
 from typing import IO, Any, TypeVar
 
 from lmkcli.errors import DataError, Stopped
-from lmkcli.system.programs import safe_imports
+from lmkcli.system.programs import start_python
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,7 +39,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) 
     sent: queue.SimpleQueue[_Process | BaseException | None] = queue.SimpleQueue()
     closed = threading.Event()
 
-    def send() -> None:
+    def send_all() -> None:
         try:
             for number, item in enumerate(items):
                 room.acquire()
@@ -54,7 +52,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) 
         except BaseException as error:  # every exception is passed on to the reader
             sent.put(error)
 
-    thread = threading.Thread(target=send, daemon=True)
+    thread = threading.Thread(target=send_all, daemon=True)
     thread.start()
     try:
         while (process := sent.get()) is not None:
@@ -77,19 +75,9 @@ class _Process:
     """A process that applies a function to the items that it receives."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
-        signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-        # A child inherits which signals are blocked. Signals are for this process, which stops in good order.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        try:
-            with safe_imports():
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "lmkcli.system.workers"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._process = start_python(
+            "lmkcli.system.workers", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1"
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._items, self._results = self._process.stdin, self._process.stdout
@@ -100,12 +88,12 @@ class _Process:
 
     def send(self, item: Any) -> None:
         try:
-            _send(self._items, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+            send(self._items, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
         except BrokenPipeError:
             raise self._ended() from None
 
     def receive(self) -> Any:
-        message = _receive(self._results)
+        message = receive(self._results)
         if message is None:
             raise self._ended()
         succeeded, result = pickle.loads(message)
@@ -136,13 +124,14 @@ class _Process:
             self._items.close()
 
 
-def _send(pipe: IO[bytes], message: bytes) -> None:
+def send(pipe: IO[bytes], message: bytes) -> None:
+    """Write one message."""
     pipe.write(len(message).to_bytes(_HEADER, "little"))
     pipe.write(message)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> bytes | None:
+def receive(pipe: IO[bytes]) -> bytes | None:
     """Return the next message; None at the end, also in the middle of a message."""
     header = pipe.read(_HEADER)
     if len(header) < _HEADER:
@@ -156,26 +145,38 @@ def _outcome(work: Callable[[Any], Any], item: Any) -> bytes:
     try:
         return pickle.dumps((True, work(item)), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        try:
-            outcome = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
-            pickle.loads(outcome)  # some exceptions can be written, but not read
-        except Exception:
-            return pickle.dumps((False, RuntimeError(repr(error))))
-        return outcome
+        return pickle.dumps((False, portable(error)), pickle.HIGHEST_PROTOCOL)
+
+
+def portable(error: Exception) -> Exception:
+    """Return an exception that another process can read: itself, or its class's name and text."""
+    try:
+        pickle.loads(pickle.dumps(error))  # some can be written, but not read
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
+
+
+def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Return the pipes from and to the process that started this one.
+
+    From now on, what a library prints goes to standard error.
+    """
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return sys.stdin.buffer, messages
 
 
 def main() -> None:
     """Apply the function in the first message to the items in all others."""
-    items = sys.stdin.buffer
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints does not get among the results
-    first = _receive(items)
+    items, results = own_pipes()
+    first = receive(items)
     if first is None:
         return
     work = pickle.loads(first)
     with suppress(BrokenPipeError):
-        while (message := _receive(items)) is not None:
-            _send(results, _outcome(work, pickle.loads(message)))
+        while (message := receive(items)) is not None:
+            send(results, _outcome(work, pickle.loads(message)))
 
 
 if __name__ == "__main__":
