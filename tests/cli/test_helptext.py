@@ -16,7 +16,7 @@ Lmk = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 # Maximum lines of `lmk VERB --help-all` at 80 columns; the last number is for all other pages.
 LONGEST = {
-    "encode": 89,
+    "encode": 90,
     "index": 74,
     "search": 104,
     "train": 126,
