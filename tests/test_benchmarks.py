@@ -20,7 +20,8 @@ LINES = {
     "serve.py --work . --passages 500 --clients 4 --seconds 2 --rounds 1": "errors: 0",
     "serve_hostile.py --seconds 5 --share 0.3 --longest 60": "exit code 75",
     "pipeline.py --passages 200 --repeats 1": "lmk encode, text, lmk@16: outside",
-    "gpu.py --device cpu --passages 50 --repeats 1": "BERT-base: lmk, text, mean",
+    "gpu.py --device cpu --scale 0.0001 --repeats 1 --only search": "x 768, k 100: lmk",
+    "gpu.py --device cpu --scale 0.0001 --only train": "batch 2: sentence-transformers",
     "train.py -m minilm --steps 1 --rounds 1 --batch 4 --dtype fp32": "lmk",
 }
 DRIFT = (

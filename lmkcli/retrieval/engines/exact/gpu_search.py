@@ -26,6 +26,7 @@ from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.topk import SAFE
 from lmkcli.store.ragged import ranges
 from lmkcli.store.vectors import Ragged, StoredBlock, cut
+from lmkcli.system.hardware import free_memory
 
 HALF = 2.0**-11  # unit roundoff of float16
 # Tensor cores sum in float32, but they truncate where IEEE rounds, and the order is theirs. So each addition
@@ -383,7 +384,8 @@ class DeviceVectors:
         size = sum(int(np.prod(s)) * block.arrays[stem].itemsize for stem, s in shapes.items())
         most = self._sizes.resident
         if most is None:
-            free = torch.cuda.mem_get_info(self.device)[0]
+            on_gpu = self.device.type == "cuda"
+            free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_memory()
             most = free - free // 4 - 8 * 2 * self._sizes.tile * self._sizes.block
         if size > most:
             return None
