@@ -77,7 +77,7 @@ class Side:
 
     def encode(self, source: Path, pool: str) -> float:
         """Return the seconds of `lmk encode` since the model was opened."""
-        opened, start = artifacts.open_any, 0.0
+        opened, start = artifacts.open_encoder, 0.0
 
         def timed(*given):  # type: ignore[no-untyped-def]
             nonlocal start
@@ -85,12 +85,12 @@ class Side:
             start = time.perf_counter()
             return made
 
-        artifacts.open_any = timed
+        artifacts.open_encoder = timed
         self.number += 1
         try:
             artifacts.run_encode(self._job(source, pool), self.folder / f"vectors-{self.number}")
         finally:
-            artifacts.open_any = opened
+            artifacts.open_encoder = opened
         return time.perf_counter() - start
 
     def theirs(self, size: int) -> float:

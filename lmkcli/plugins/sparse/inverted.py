@@ -8,25 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.plugins.sparse.postings import Postings
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.vector_search import SparseProduct
+from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput
-from lmkcli.retrieval.sparse.sparse_engine import SparseEngine
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits
+from lmkcli.retrieval.vectors.vector_engine import OpenedSearch, VectorEngine
 
 
-class Inverted(SparseEngine):
+class Inverted(VectorEngine[SparseRows]):
     """Exact search over sparse vectors with an inverted file."""
 
     kind = "inverted"
     built_again = "its postings are ordered by term"
 
     def build(
-        self, given: VectorsInput[SparseVectors], folder: Path, report: Report
+        self, given: VectorsInput[SparseRows], folder: Path, report: Report
     ) -> dict[str, Any]:
         """Write the inverted file."""
         return Postings.build(given.vectors, folder, report.progress)
 
-    def open(self, files: Path, vectors: SparseVectors) -> SparseProduct:
+    def open_search(
+        self, index: BuiltIndex, units: RankedUnits[SparseRows], settings: OpenSettings
+    ) -> OpenedSearch[SparseRows]:
         """Open the inverted file."""
-        return Postings(files, vectors).search
+        return OpenedSearch(Postings(index.files, units), {})

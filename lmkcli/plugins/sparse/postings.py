@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Progress
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits
+from lmkcli.retrieval.vectors.vector_search import RowHits
 from lmkcli.store.part_reader import open_array
 from lmkcli.store.part_writer import NpyAppender
-from lmkcli.store.sparse import SparseRagged, SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 STARTS, ROWS, WEIGHTS = "starts.npy", "rows.npy", "weights.npy"
 MOST = 1 << 32  # vectors that uint32 can number
@@ -34,9 +36,11 @@ _AGAIN = "build the index again with --if-exists overwrite"
 class Postings:
     """An opened inverted file."""
 
-    def __init__(self, folder: Path, vectors: SparseVectors) -> None:
+    def __init__(self, folder: Path, units: RankedUnits[SparseRows]) -> None:
         """Raises DataError if a file is damaged, or if it does not fit the vectors."""
-        self._folder, self._total = folder, vectors.total
+        vectors, self._folder = units.vectors, folder
+        self._vectors, self._total = vectors, vectors.total
+        self._by_vector = vectors.single or units.level == "chunk"
         self._starts = open_array(folder / STARTS, "int64", (), vectors.dim + 1)
         if self._starts[0] or (np.diff(self._starts) < 0).any():
             raise self._damaged(STARTS)
@@ -45,7 +49,9 @@ class Postings:
         self._weights = open_array(folder / WEIGHTS, "float32", (), postings)
 
     @classmethod
-    def build(cls, vectors: SparseVectors, folder: Path, progress: Progress) -> dict[str, Any]:
+    def build(
+        cls, vectors: Vectors[SparseRows], folder: Path, progress: Progress
+    ) -> dict[str, Any]:
         """Write the inverted file of all vectors, and return its facts.
 
         The vectors are read once to count the postings of each term, and once for each range of terms with
@@ -87,15 +93,13 @@ class Postings:
             "bytes": sum(file.stat().st_size for file in files),
         }
 
-    def search(
-        self, vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool = False
-    ) -> RowHits:
-        """Return the k best rows of each query and all ties with the last, as `exact_product` does."""
+    def search(self, queries: SparseRows, k: int) -> RowHits:
+        """Return the k best rows of each query and all ties with the last, as exact search does."""
         hits = RowHits([], [])
         for number in range(len(queries.counts)):
-            scores = self._scores(queries.take(np.array([number])))
-            if not by_vector and not vectors.single and len(scores):
-                scores = np.maximum.reduceat(scores, vectors.starts[:-1])
+            scores = self._scores(queries.one(number))
+            if not self._by_vector and len(scores):
+                scores = np.maximum.reduceat(scores, self._vectors.starts[:-1])
             rounded = scores.astype(np.float32)  # the precision of a run, for ties
             least = np.partition(rounded, -k)[-k] if k < len(rounded) else 0
             rows = np.flatnonzero(rounded >= least if least else scores)
@@ -103,7 +107,7 @@ class Postings:
             hits.scores.append(scores[rows])
         return hits
 
-    def _scores(self, query: SparseRagged) -> NDArray[np.float64]:
+    def _scores(self, query: SparseRows) -> NDArray[np.float64]:
         """Return the scores of all vectors for one query, [vectors]."""
         scores: NDArray[np.float64] = np.zeros(self._total)
         for term, weight in zip(query.terms.tolist(), query.weights.tolist(), strict=True):
@@ -121,7 +125,7 @@ class Postings:
 
 
 def _postings(
-    vectors: SparseVectors, starts: NDArray[np.int64], first: int, stop: int
+    vectors: Vectors[SparseRows], starts: NDArray[np.int64], first: int, stop: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Return the vectors and the weights of the terms first … stop - 1, in the order of the terms."""
     rows = np.empty(starts[stop] - starts[first], np.uint32)

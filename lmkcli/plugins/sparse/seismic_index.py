@@ -17,11 +17,13 @@ import seismic
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits
+from lmkcli.retrieval.vectors.vector_search import RowHits
 from lmkcli.store.ragged import ranges
-from lmkcli.store.sparse import SparseRagged, SparseVectors
 from lmkcli.system.atomic import sync
 from lmkcli.system.programs import installed_version
+from lmkcli.vectors.stored import Vectors
 
 QUERY_CUT, HEAP_FACTOR = 10, 0.8  # the fastest settings of the authors
 MARGIN = 32  # rows beyond k that are scored exactly
@@ -36,9 +38,10 @@ _AGAIN = "build the index again with --if-exists overwrite"
 class SeismicSearch:
     """An opened index of Seismic."""
 
-    def __init__(self, folder: Path, vectors: SparseVectors) -> None:
+    def __init__(self, folder: Path, units: RankedUnits[SparseRows]) -> None:
         """Raises DataError if the file cannot be read."""
-        path = folder / FILE
+        self._units, self._by_vector = units, units.level == "chunk"
+        vectors, path = units.vectors, folder / FILE
         kind = seismic.SeismicIndex if vectors.dim <= SMALL else seismic.SeismicIndexLV
         try:
             self._index = kind.load(str(path))
@@ -46,7 +49,7 @@ class SeismicSearch:
             raise DataError(f"{path} cannot be read ({error}); {_AGAIN}") from None
 
     @classmethod
-    def build(cls, vectors: SparseVectors, folder: Path) -> dict[str, Any]:
+    def build(cls, vectors: Vectors[SparseRows], folder: Path) -> dict[str, Any]:
         """Write the index of all vectors, and return its facts.
 
         Another process builds it. Seismic prints to stdout, which is for results, and a signal cannot
@@ -75,55 +78,54 @@ class SeismicSearch:
             "seismic": installed_version("pyseismic-lsr"),
         }
 
-    def search(
-        self, vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool = False
-    ) -> RowHits:
+    def search(self, queries: SparseRows, k: int) -> RowHits:
         """Return the k best candidates of each query and all ties with the last, with exact scores.
 
         If Seismic finds fewer than k rows for a query, they come from exact search.
         """
-        from lmkcli.retrieval.engines.exact.exact_search import top  # imports torch
-        from lmkcli.retrieval.sparse.exact_product import exact_product
+        # here, because a module of it imports torch, which building an index does not need
+        from lmkcli.plugins.sparse.exact_product import ExactProduct
+        from lmkcli.retrieval.engines.exact.exact_search import top
 
         hits, incomplete = RowHits([], []), []
-        rows = vectors.total if by_vector else vectors.rows
+        vectors, matrix = self._units.vectors, self._units.matrix
         for number in range(len(queries.counts)):
-            query = queries.take(np.array([number]))
-            found = self._candidates(vectors, query, k, by_vector)
+            query = queries.one(number)
+            found = self._candidates(vectors, query, k)
             candidates = vectors.at(found)
-            scores = candidates.products(query.dense()[0])
-            if by_vector:
+            scores = candidates.products(query)
+            if self._by_vector:
                 found = ranges(vectors.starts[found], candidates.counts)
             elif not vectors.single and len(found):
                 scores = np.maximum.reduceat(scores, candidates.starts[:-1])
             found, scores = top(found[scores > 0], scores[scores > 0], k)
             hits.rows.append(found)
             hits.scores.append(scores)
-            if len(found) < min(k, rows) and len(query.terms):
+            if len(found) < min(k, matrix.rows) and len(query.terms):
                 incomplete.append(number)
         if incomplete:
-            exact = exact_product(vectors, queries.take(np.array(incomplete)), k, by_vector)
+            exact = ExactProduct(matrix).search(queries.take(np.array(incomplete)), k)
             for number, best, scores in zip(incomplete, *exact, strict=True):
                 hits.rows[number], hits.scores[number] = best, scores
         return hits
 
     def _candidates(
-        self, vectors: SparseVectors, query: SparseRagged, k: int, by_vector: bool
+        self, vectors: Vectors[SparseRows], query: SparseRows, k: int
     ) -> NDArray[np.int64]:
         """Return the candidate documents of a query, ascending.
 
         The search fetches four times as many vectors, repeatedly, if they belong to too few documents, or if
         a tie is cut off: chance decides which of the tied vectors Seismic returns.
         """
-        wanted = min(k + MARGIN, vectors.total if by_vector else vectors.rows)
-        depth = wanted if by_vector or vectors.single else SPREAD * wanted
+        wanted = min(k + MARGIN, vectors.total if self._by_vector else vectors.rows)
+        depth = wanted if self._by_vector or vectors.single else SPREAD * wanted
         terms = query.terms.astype(seismic.get_seismic_string())
         weights = query.weights / query.weights.max(initial=1e-30)  # no product is infinite
         while True:
             found = self._index.search("", terms, weights, depth + 1, QUERY_CUT, HEAP_FACTOR)
             numbers = np.array([int(name) for _, _, name in found[:depth]], np.int64)
             documents = np.unique(np.searchsorted(vectors.starts, numbers, side="right") - 1)
-            enough = len(numbers if by_vector else documents) >= wanted
+            enough = len(numbers if self._by_vector else documents) >= wanted
             if len(found) <= depth or (enough and found[-2][1] > found[-1][1]):
                 return documents
             depth *= 4
