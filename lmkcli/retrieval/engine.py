@@ -1,7 +1,7 @@
 """Engines: the kinds of indexes that `lmk index` builds and `lmk search` opens.
 
-An engine is a class with a row in the catalog. It inherits from `dense.vector_engine.NearestEngine`,
-`sparse.sparse_engine.SparseEngine` or `lexical.lexical_engine.LexicalEngine`, which open its input and turn
+An engine is a class with a row in the catalog. It inherits from `VectorEngine` or `NearestEngine`
+(vectors/vector_engine.py), or from `LexicalEngine` (lexical/lexical_engine.py), which open its input and turn
 what it opens into an index. The engine writes only what is its own: its settings, `build`, `open`, and
 `append` and shards if it has them. `IndexJob` does everything else: it gives the engine an empty folder to
 write into, and records the files that it finds there. No engine encodes queries.

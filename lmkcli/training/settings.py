@@ -172,7 +172,10 @@ class TrainSettings(LoopSettings, PoolerSettings):
     ] = "infonce"
     temperature: Annotated[
         float,
-        Flag("Divisor of the scores; 0: the default of the objective and the pooler.", min=0),
+        Flag(
+            "Divisor of the scores; 0: the default of the pooler, else of the objective (0.02).",
+            min=0,
+        ),
     ] = 0.0
     symmetric: Annotated[bool, Flag("infonce: also contrast each passage with all queries.")] = (
         False
