@@ -24,7 +24,7 @@ import numpy as np
 
 from lmkcli.plugins.exchange.imports import ForeignVector, run_import, unknown_recipe
 from lmkcli.plugins.sparse.exact_product import ExactProduct
-from lmkcli.plugins.sparse.postings import Postings
+from lmkcli.plugins.sparse.inverted import Postings
 from lmkcli.plugins.sparse.sparse_imports import SparseForeign
 from lmkcli.plugins.sparse.sparse_vectors import Entries, SparseRows, collected
 from lmkcli.progress import Report, silent
@@ -243,7 +243,7 @@ def lucene(vectors: Vectors, queries: SparseRows, folder: Path) -> Iterator[Meas
 def seismic(vectors: Vectors, queries: SparseRows, folder: Path) -> Iterator[Measured]:
     import seismic
 
-    from lmkcli.plugins.sparse.seismic_index import FILE, SeismicSearch
+    from lmkcli.plugins.sparse.seismic import FILE, SeismicSearch
 
     (folder / "seismic").mkdir()
     before = os.times()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import seismic
 
-from lmkcli.plugins.sparse.seismic_index import SMALL, SUFFIX
+from lmkcli.plugins.sparse.seismic import SMALL, SUFFIX
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.store.parts import PartSlice
 from lmkcli.vectors.stored import Vectors

@@ -13,7 +13,7 @@ from lmkcli import BuildIndex, Encode, Search
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.plugins.sparse import postings
+from lmkcli.plugins.sparse import inverted
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_index import VectorIndex
@@ -54,7 +54,7 @@ def small(part_bytes: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) ->
     """Several parts, blocks and ranges of terms."""
     part_bytes(4000)
     monkeypatch.setattr(folders, "BLOCK_BYTES", 720)
-    monkeypatch.setattr(postings, "IN_MEMORY", 300)
+    monkeypatch.setattr(inverted, "IN_MEMORY", 300)
 
 
 @pytest.mark.parametrize("options", [{}, {"unit": "chunk", "gran": 8}])

@@ -35,9 +35,9 @@ from tests import tiny
 
 pytest.importorskip("seismic", reason="the package exists only for Linux on x86-64")
 
+from lmkcli.plugins.sparse import seismic as engine
 from lmkcli.plugins.sparse import seismic_builder as builder
-from lmkcli.plugins.sparse import seismic_index
-from lmkcli.plugins.sparse.seismic_index import FILE, SMALL, SeismicSearch
+from lmkcli.plugins.sparse.seismic import FILE, SMALL, SeismicSearch
 
 Models = Callable[[str], Path]
 Rows = list[dict[int, float]]
@@ -248,11 +248,11 @@ def test_a_build_that_fails_is_one_error(
     masked_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode(beir, masked_model("bert"), tmp_path / "v", top_terms=5)
-    monkeypatch.setattr(seismic_index, "FILE", "missing/vectors.index.seismic")
+    monkeypatch.setattr(engine, "FILE", "missing/vectors.index.seismic")
     with pytest.raises(DataError, match=r"Seismic cannot build an index of .*No such file"):
         build(tmp_path / "v", tmp_path / "i")
     assert not (tmp_path / "i").exists()
-    monkeypatch.setattr(seismic_index, "_BUILDER", "lmkcli.missing")
+    monkeypatch.setattr(engine, "_BUILDER", "lmkcli.missing")
     with pytest.raises(DataError, match="No module named"):
         build(tmp_path / "v", tmp_path / "i")
 
