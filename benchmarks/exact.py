@@ -21,9 +21,9 @@ import torch
 
 from lmkcli.artifact import manifest
 from lmkcli.models.devices import native_dtype
-from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.engines.exact.exact_search import Exact
-from lmkcli.store.vectors import Ragged
+from lmkcli.retrieval.vectors.vector_search import RowHits
+from lmkcli.vectors.rows import Ragged
 
 BLOCK = 10_000
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lmkcli
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 LENGTH = 256  # positions of a document for one vector; windows of lmk-minilm are longer
 
@@ -77,7 +77,7 @@ def measure(name: str, family: Family, collection: str, folder: Path) -> list[An
 
 def mean_terms(folder: Path) -> str:
     """Return the mean number of terms of a document."""
-    vectors = SparseVectors(folder)
+    vectors = Vectors(folder)
     return f"{sum(int(block.lengths.sum()) for block in vectors) / vectors.rows:.0f}"
 
 

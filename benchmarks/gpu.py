@@ -50,7 +50,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.gpu_search import GpuExact
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.store.vectors import Ragged
+from lmkcli.vectors.rows import Ragged
 
 VOCABULARY = {"vocab_size": 30_522, "pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102}
 QWEN = {

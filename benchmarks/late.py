@@ -31,12 +31,11 @@ import numpy as np
 from msgspec import structs
 
 from lmkcli.artifact import manifest
+from lmkcli.catalog import CODECS
 from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
 from lmkcli.data.run import Run, ranked
-from lmkcli.encoding.artifacts import part_arrays
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.dense_index import DenseIndex, exact_search, open_query_encoder
 from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
 from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
@@ -45,12 +44,15 @@ from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors.exact_scoring import DENSE
+from lmkcli.retrieval.vectors.vector_index import VectorIndex, open_query_encoder
 from lmkcli.spec.values import WHOLE, Muvera
-from lmkcli.store.codes import STORAGES
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
-from lmkcli.store.ragged import ranges
-from lmkcli.store.vectors import BLOCK_BYTES, Ragged, Vectors, cut
+from lmkcli.store.ragged import cut, ranges
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import BLOCK_BYTES, Vectors
 
 DEPTH, MADE_QUERIES = 100, 50
 LENGTH, DIM, NOISE, BLOCK = 100, 128, 0.3, 1000  # of made documents; BLOCK is documents
@@ -64,9 +66,9 @@ class Recoded:
     single = False
 
     def __init__(self, vectors: Vectors, dtype: str) -> None:
-        self._storage, self._starts = STORAGES[dtype], vectors.starts
+        self._storage, self._starts = open_codec(dtype), vectors.starts
         self.rows, self.total, self.dim = vectors.rows, vectors.total, vectors.dim
-        coded = [self._storage.coded(block.vectors) for block in vectors]
+        coded = [self._storage.encode(block.vectors) for block in vectors]
         self._codes = {stem: np.concatenate([each[stem] for each in coded]) for stem in coded[0]}
 
     def __iter__(self) -> Iterator[Ragged]:
@@ -77,7 +79,7 @@ class Recoded:
         counts = np.diff(self._starts)[rows]
         positions = ranges(self._starts[rows], counts)
         codes = {stem: array[positions] for stem, array in self._codes.items()}
-        return Ragged.of(self._storage.decoded(codes, self.dim), counts)
+        return Ragged.of(self._storage.decode(codes, self.dim), counts)
 
 
 class Data(NamedTuple):
@@ -119,7 +121,7 @@ class Data(NamedTuple):
 
 def stored_bytes(vectors: Vectors, dtype: str) -> float:
     """Return the bytes of the vectors of a document."""
-    sizes = STORAGES[dtype].arrays(vectors.dim).values()
+    sizes = open_codec(dtype).types(vectors.dim).values()
     each = sum(np.dtype(kind).itemsize * math.prod(width) for kind, width in sizes)
     return each * vectors.total / vectors.rows
 
@@ -130,7 +132,7 @@ def read(collection: str, folder: Path, most: int) -> Data:
     queries, _ = queries_of(collection, all_queries=False)
     queries = queries[:most]
     encoded = open_query_encoder(vectors, SETTINGS).queries(queries)
-    hits = exact_search(vectors, SETTINGS).search(encoded, DEPTH)
+    hits = DENSE.search(vectors, SETTINGS).search(encoded, DEPTH)
     truth = [
         rows[np.argsort(-scores, kind="stable")[:DEPTH]]
         for rows, scores in zip(hits.rows, hits.scores, strict=True)
@@ -151,10 +153,10 @@ def compare(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
 def stored_as(data: Data) -> Iterator[str]:
     """Search the vectors exactly, in each stored dtype."""
     stored = data.vectors.manifest.execution.store_dtype
-    exact = exact_search(data.vectors, SETTINGS)
+    exact = DENSE.search(data.vectors, SETTINGS)
     yield data.line(f"exact, {stored}", stored_bytes(data.vectors, stored), None, exact)
     for dtype in ("int8", "int4", "int2", "binary"):
-        search = exact_search(Recoded(data.vectors, dtype), SETTINGS)
+        search = DENSE.search(Recoded(data.vectors, dtype), SETTINGS)
         yield data.line(f"exact, {dtype}", stored_bytes(data.vectors, dtype), None, search)
 
 
@@ -171,7 +173,7 @@ def searched(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
         if not took.exists():
             took.write_text(json.dumps(time.perf_counter() - start))
         opened = open_index(folder, SETTINGS)
-        assert isinstance(opened, DenseIndex)
+        assert isinstance(opened, VectorIndex)
         size, seconds = facts["bytes"] / data.vectors.rows, json.loads(took.read_text())
         yield data.line(f"{index} ({facts['factory']})", size, seconds, opened.vector_search)
 
@@ -235,7 +237,7 @@ def made_writer(vectors: Vectors, folder: Path, store: str) -> AbstractContextMa
         execution=structs.replace(described.execution, store_dtype=store, shards=1),
     )
     manifest.claim(folder, described)
-    target = PartTarget(folder, WHOLE, part_arrays(store, DIM, False), store_text=False)
+    target = PartTarget(folder, WHOLE, open_codec(store).types(DIM), store_text=False)
     return shard_writer(target, Report())
 
 
@@ -251,9 +253,9 @@ def write_blocks(
         ids = [str(first + number) for number in range(len(block.counts))]
         docs = [DocRow(Doc(i, "", i), doc_hash(Doc(i, "", i)), LENGTH, 0, LENGTH) for i in ids]
         for store, writer in writers.items():
-            writer.append(docs, STORAGES[store].coded(block.vectors))
+            writer.append(docs, open_codec(store).coded(block, writer.array_rows))
         memory = InMemoryVectors(ids, block)
-        hits = exact_search(memory, SETTINGS).search(queries, DEPTH)
+        hits = DENSE.search(memory, SETTINGS).search(queries, DEPTH)
         for query in range(count):
             found = np.concatenate([best[query], hits.rows[query] + first])
             values = np.concatenate([scores[query], hits.scores[query]])
@@ -291,7 +293,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=500, help="use the first queries")
     parser.add_argument("--k", type=int, default=DEPTH, help="search for more than 100 documents")
     parser.add_argument("--rows", type=int, default=0, help="make this many documents")
-    parser.add_argument("--store", nargs="+", default=["int4", "int2"], choices=STORAGES)
+    parser.add_argument("--store", nargs="+", default=["int4", "int2"], choices=[*CODECS])
     parser.add_argument("--save", action="store_true", help="save arrays for benchmarks/plaid.py")
     parser.add_argument("--work", type=Path, required=True, help="folder of indexes and vectors")
     given = parser.parse_args()
@@ -314,7 +316,7 @@ def main() -> None:
             save(made[0], given.work / "made-arrays")
         stores = zip(given.store, made, strict=True) if "exact" in given.search else ()
         for store, each in stores:
-            search = exact_search(each.vectors, SETTINGS)
+            search = DENSE.search(each.vectors, SETTINGS)
             size = stored_bytes(each.vectors, store)
             print(each.line(f"exact, {store}", size, None, search), flush=True)
         for line in searched(made[0], given.search, given.work):

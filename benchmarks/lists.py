@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.progress import silent
-from lmkcli.retrieval.dense.vector_search import Candidates
 from lmkcli.retrieval.engines.faiss import lists
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.store.vectors import Ragged
+from lmkcli.retrieval.vectors.vector_search import Candidates
+from lmkcli.vectors.rows import Ragged
 
 BLOCK = 10_000
 

@@ -26,7 +26,7 @@ class Clock:
     def __init__(self) -> None:
         self.passes = self.tokens = 0.0
         self._states = transformer.Transformer.states
-        self._open = artifacts.open_any
+        self._open = artifacts.open_encoder
         self.opened = 0.0
 
     def __enter__(self) -> "Clock":
@@ -45,11 +45,11 @@ class Clock:
             clock.passes = clock.tokens = 0.0
             return made
 
-        transformer.Transformer.states, artifacts.open_any = states, opened  # type: ignore[method-assign]
+        transformer.Transformer.states, artifacts.open_encoder = states, opened  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        transformer.Transformer.states, artifacts.open_any = self._states, self._open  # type: ignore[method-assign]
+        transformer.Transformer.states, artifacts.open_encoder = self._states, self._open  # type: ignore[method-assign]
 
 
 def main() -> None:

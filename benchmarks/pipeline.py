@@ -84,7 +84,7 @@ class Clock:
     def running(self) -> Iterator["Clock"]:
         """Measure a block: the time since the tokenizer or the model was opened in it."""
         forward = transformer.Transformer.states
-        opened = {name: getattr(artifacts, name) for name in ("open_any", "open_tokenizer")}
+        opened = {name: getattr(artifacts, name) for name in ("open_encoder", "open_tokenizer")}
 
         def states(*given):  # type: ignore[no-untyped-def]
             begin = time.thread_time()

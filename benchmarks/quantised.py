@@ -21,16 +21,18 @@ from lmkcli.data.collection import open_collection
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import silent
-from lmkcli.retrieval.dense.candidates import ApproximateSearch
-from lmkcli.retrieval.dense.dense_index import exact_search, open_query_encoder
-from lmkcli.retrieval.dense.rows import RankedUnits, number
-from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.store.codes import STORAGES
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.retrieval.vectors.candidates import ApproximateSearch
+from lmkcli.retrieval.vectors.exact_scoring import DENSE
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits, number
+from lmkcli.retrieval.vectors.vector_index import open_query_encoder
+from lmkcli.retrieval.vectors.vector_search import RowHits
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import Vectors
 
 DEPTH = 100
 MEASURES = ("R@100", "nDCG@10")
@@ -42,10 +44,10 @@ class Recoded:
     single = True
 
     def __init__(self, vectors: Vectors, dtype: str) -> None:
-        self._vectors, self._storage = vectors, STORAGES[dtype]
+        self._vectors, self._storage = vectors, open_codec(dtype)
         self.rows = self.total = vectors.rows
         self.dim = vectors.dim
-        sizes = self._storage.arrays(self.dim).values()
+        sizes = self._storage.types(self.dim).values()
         self.bytes = sum(np.dtype(kind).itemsize * math.prod(width) for kind, width in sizes)
 
     def __iter__(self) -> Iterator[Ragged]:
@@ -55,7 +57,7 @@ class Recoded:
         return self._through(self._vectors.at(rows))
 
     def _through(self, block: Ragged) -> Ragged:
-        return Ragged.single(self._storage.decoded(self._storage.coded(block.vectors), self.dim))
+        return Ragged.single(self._storage.decode(self._storage.encode(block.vectors), self.dim))
 
 
 class Bench:
@@ -71,7 +73,7 @@ class Bench:
         )
         self.units = RankedUnits(self.vectors)
         self.settings = settings
-        self.exact = exact_search(self.units.matrix, settings)
+        self.exact = DENSE.search(self.units.matrix, settings)
 
     def run(self, rows: list[np.ndarray], scores: list[np.ndarray]) -> Run:
         rankings: dict[str, Ranking] = {}
@@ -85,7 +87,7 @@ class Bench:
         yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
         for dtype in ("int8", "int4", "int2", "binary"):
             stored = Recoded(self.vectors, dtype)
-            run = self.run(*exact_search(stored, self.settings).search(self.query_vectors, DEPTH))
+            run = self.run(*DENSE.search(stored, self.settings).search(self.query_vectors, DEPTH))
             yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
         for kind in kinds:
             with tempfile.TemporaryDirectory() as place:

@@ -30,7 +30,7 @@ from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
 from lmkcli.retrieval.engines.faiss.resources import sample_rows
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.spec.values import Size
-from lmkcli.store.vectors import Ragged
+from lmkcli.vectors.rows import Ragged
 
 K = 100
 NOISE = 0.3  # length of the noise that is added to a unit vector

@@ -23,11 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lmkcli.plugins.exchange.imports import ForeignVector, run_import, unknown_recipe
-from lmkcli.plugins.sparse.postings import Postings
+from lmkcli.plugins.sparse.exact_product import ExactProduct
+from lmkcli.plugins.sparse.inverted import Postings
 from lmkcli.plugins.sparse.sparse_imports import SparseForeign
+from lmkcli.plugins.sparse.sparse_vectors import Entries, SparseRows, collected
 from lmkcli.progress import Report, silent
-from lmkcli.retrieval.sparse.exact_product import exact_product
-from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits
+from lmkcli.vectors.stored import Vectors
 
 VOCABULARY, TOPIC_TERMS, TERMS, K = 30522, 400, 150, 100
 BLOCK = 20_000  # passages that are drawn together
@@ -63,7 +65,7 @@ class Passages:
             ]
         )
 
-    def __iter__(self) -> Iterator[SparseRagged]:
+    def __iter__(self) -> Iterator[SparseRows]:
         common, own = np.cumsum(zipf(VOCABULARY, 20)), np.cumsum(zipf(TOPIC_TERMS, 10))
         for first in range(0, self.rows, BLOCK):
             random = np.random.default_rng([2, first])
@@ -97,16 +99,16 @@ class Passages:
                 number += 1
 
 
-def stored(rows: int, folder: Path) -> SparseVectors:
+def stored(rows: int, folder: Path) -> Vectors:
     """Draw passages and store them as sparse vectors."""
     source = folder / "drawn"
     source.touch()
     foreign = SparseForeign("drawn", [source], VOCABULARY, "float32", False, Passages(rows).rows_of)
     run_import(foreign, unknown_recipe(), folder / "vectors", False, Report())
-    return SparseVectors(folder / "vectors")
+    return Vectors(folder / "vectors")
 
 
-def drawn_queries(vectors: SparseVectors, count: int) -> SparseRagged:
+def drawn_queries(vectors: Vectors, count: int) -> SparseRows:
     random, shares = np.random.default_rng(3), zipf(VOCABULARY, 20)
     chosen = vectors.at(np.sort(random.choice(vectors.rows, count, replace=False)))
     owners, terms, weights = [], [], []
@@ -131,7 +133,7 @@ def drawn_queries(vectors: SparseVectors, count: int) -> SparseRagged:
     return collected(entries, np.ones(count, np.int64), VOCABULARY)
 
 
-def one_by_one(queries: SparseRagged) -> list[SparseRagged]:
+def one_by_one(queries: SparseRows) -> list[SparseRows]:
     return [queries.take(np.array([number])) for number in range(len(queries.counts))]
 
 
@@ -150,35 +152,35 @@ def measured(
     return Measured(name, build, size, time.process_time() - start, found)
 
 
-def exact(vectors: SparseVectors, queries: SparseRagged, _: Path) -> Iterator[Measured]:
+def exact(vectors: Vectors, queries: SparseRows, _: Path) -> Iterator[Measured]:
     def search() -> Found:
-        return [best(*pair) for pair in zip(*exact_product(vectors, queries, K), strict=True)]
+        return [best(*pair) for pair in zip(*ExactProduct(vectors).search(queries, K), strict=True)]
 
     size = sum(file.stat().st_size for file in vectors.folder.glob("parts/*/*.npy"))
     yield measured("exact, all queries together", 0, size, search)
     alone = queries.take(np.arange(1))
 
     def first() -> Found:
-        return [best(*pair) for pair in zip(*exact_product(vectors, alone, K), strict=True)]
+        return [best(*pair) for pair in zip(*ExactProduct(vectors).search(alone, K), strict=True)]
 
     yield measured("exact, one query", 0, size, first)
 
 
-def inverted(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Iterator[Measured]:
+def inverted(vectors: Vectors, queries: SparseRows, folder: Path) -> Iterator[Measured]:
     (folder / "inverted").mkdir()
     start = time.process_time()
     facts = Postings.build(vectors, folder / "inverted", silent)
     build = time.process_time() - start
-    postings, each = Postings(folder / "inverted", vectors), one_by_one(queries)
+    postings, each = Postings(folder / "inverted", RankedUnits(vectors)), one_by_one(queries)
 
     def search() -> Found:
-        hits = [postings.search(vectors, query, K) for query in each]
+        hits = [postings.search(query, K) for query in each]
         return [best(rows[0], scores[0]) for rows, scores in hits]
 
     yield measured("inverted", build, facts["bytes"], search)
 
 
-def lucene(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Iterator[Measured]:
+def lucene(vectors: Vectors, queries: SparseRows, folder: Path) -> Iterator[Measured]:
     from lmkcli.plugins.lucene.jvm import cast, java_class, silence
 
     silence()
@@ -238,20 +240,20 @@ def lucene(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Itera
     yield measured("lucene", build, size, search)
 
 
-def seismic(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Iterator[Measured]:
+def seismic(vectors: Vectors, queries: SparseRows, folder: Path) -> Iterator[Measured]:
     import seismic
 
-    from lmkcli.plugins.sparse.seismic_index import FILE, SeismicSearch
+    from lmkcli.plugins.sparse.seismic import FILE, SeismicSearch
 
     (folder / "seismic").mkdir()
     before = os.times()
     facts = SeismicSearch.build(vectors, folder / "seismic")
     after = os.times()
     build = sum(after[:4]) - sum(before[:4])  # with the process that builds
-    opened, each = SeismicSearch(folder / "seismic", vectors), one_by_one(queries)
+    opened, each = SeismicSearch(folder / "seismic", RankedUnits(vectors)), one_by_one(queries)
 
     def ranked() -> Found:
-        hits = [opened.search(vectors, query, K) for query in each]
+        hits = [opened.search(query, K) for query in each]
         return [best(rows[0], scores[0]) for rows, scores in hits]
 
     yield measured("seismic", build, facts["bytes"], ranked)

@@ -44,9 +44,6 @@ __all__ = [
     "Search",
     "Serve",
     "Show",
-    "SparseRagged",
-    "SparseTextEncoder",
-    "SparseVectors",
     "TextEncoder",
     "Tokenize",
     "Train",
@@ -56,7 +53,6 @@ __all__ = [
     "encode_collection",
     "evaluate",
     "load_encoder",
-    "load_sparse_encoder",
     "open_collection",
     "open_index",
     "parse_measures",
@@ -69,11 +65,9 @@ if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Doc, Qrel, Query, open_collection
     from lmkcli.data.run import Ranking, Run, read_run, write_run
     from lmkcli.encoding.text_encoder import (
-        SparseTextEncoder,
         TextEncoder,
         encode_collection,
         load_encoder,
-        load_sparse_encoder,
     )
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
@@ -103,8 +97,8 @@ if TYPE_CHECKING:
     from lmkcli.retrieval.settings import OpenSettings
     from lmkcli.spec.recipe import RecipeOptions
     from lmkcli.spec.settings import EncodeSettings
-    from lmkcli.store.sparse import SparseRagged, SparseVectors
-    from lmkcli.store.vectors import Ragged, Vectors
+    from lmkcli.vectors.rows import Ragged
+    from lmkcli.vectors.stored import Vectors
 else:
     from importlib import import_module
 
@@ -112,11 +106,9 @@ else:
         "lmkcli.data.collection": ("Collection", "Doc", "Qrel", "Query", "open_collection"),
         "lmkcli.data.run": ("Ranking", "Run", "read_run", "write_run"),
         "lmkcli.encoding.text_encoder": (
-            "SparseTextEncoder",
             "TextEncoder",
             "encode_collection",
             "load_encoder",
-            "load_sparse_encoder",
         ),
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
@@ -137,8 +129,8 @@ else:
         "lmkcli.retrieval.index": ("Index",),
         "lmkcli.retrieval.settings": ("OpenSettings",),
         "lmkcli.spec.settings": ("EncodeSettings",),
-        "lmkcli.store.sparse": ("SparseRagged", "SparseVectors"),
-        "lmkcli.store.vectors": ("Ragged", "Vectors"),
+        "lmkcli.vectors.rows": ("Ragged",),
+        "lmkcli.vectors.stored": ("Vectors",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -77,9 +77,13 @@ class PoolerRow(Row):
     """A pooler: a row of the table of poolers, or a function of its parameter (`pooling/table.py`).
 
     weights: the subfolder of a model folder with the weights of its module, which are a part of the model.
+    settings: the options of a recipe that have an effect with it, and none with the poolers that lack them.
+    train_settings: 'module:Class', a group of settings of `lmk train`, for which the same is true.
     """
 
     weights: str = ""
+    settings: tuple[str, ...] = ()
+    train_settings: str = ""
 
 
 def _never(config: Config) -> bool:
@@ -117,16 +121,37 @@ class ModelRow(Row):
 
 
 @dataclass(frozen=True)
+class SentenceClassRow(Row):
+    """A class of models of sentence-transformers: the target is a `models.sentence_classes.SentenceClass`."""
+
+
+@dataclass(frozen=True)
 class CrossEncoderRow(Row):
     """A kind of cross-encoders, which rerank documents."""
+
+
+@dataclass(frozen=True)
+class CodecRow(Row):
+    """A stored form of vectors, `store_dtype` in a manifest: the target is a `vectors.codec.Codec`.
+
+    rows: the kind of the vectors in memory, which codecs and engines share: 'dense', or a word of a plug-in.
+        --store-dtype selects one of the codecs of the core.
+    scoring: 'module:attribute' of their exact search (`retrieval.vectors.vector_search.Scoring`).
+    aggregates: the values of --aggregate for documents with several vectors.
+    """
+
+    rows: str = "dense"
+    scoring: str = "lmkcli.retrieval.vectors.exact_scoring:DENSE"
+    aggregates: tuple[str, ...] = ("max", "sum", "avg", "first")
 
 
 @dataclass(frozen=True)
 class EngineRow(Row):
     """An engine: a class that builds and opens one kind of index.
 
-    variant: what it indexes: 'vectors', 'sparse', 'database' (vectors outside the folder), or 'lexical';
-        empty if there is nothing to build.
+    variant: what it indexes: 'vectors' (perhaps in shards), 'whole' (vectors), 'database' (vectors outside
+        the folder), or 'lexical'; empty if there is nothing to build.
+    takes: the kind of vectors that it indexes (`CodecRow.rows`).
     settings, search_settings: 'module:Class', groups of settings in modules without heavy imports. They
         become flags of `lmk index` and `lmk search`.
     foreign: a file name pattern; the engine opens folders of other tools that contain such files.
@@ -134,6 +159,7 @@ class EngineRow(Row):
     """
 
     variant: str = ""
+    takes: str = "dense"
     settings: str = ""
     search_settings: str = ""
     foreign: str = ""
@@ -372,7 +398,9 @@ SOURCES = Catalog(SourceRow, "source")
 READERS = Catalog(ReaderRow, "reader")
 POOLERS = Catalog(PoolerRow, "pooler")
 MODELS = Catalog(ModelRow, "model kind")
+SENTENCE_CLASSES = Catalog(SentenceClassRow, "class of sentence-transformers")
 CROSS_ENCODERS = Catalog(CrossEncoderRow, "cross-encoder")
+CODECS = Catalog(CodecRow, "codec of vectors")
 INDEXES = Catalog(EngineRow, "index kind")
 SEARCHABLES = Catalog(SearchableRow, "searchable")
 OBJECTIVES = Catalog(LossRow, "loss")
@@ -398,6 +426,12 @@ def engine_row(kind: str) -> EngineRow:
     if kind.isidentifier() and kind.islower():
         raise UnknownName(INDEXES.what, kind, INDEXES, f"(or a {row.factory})")
     return row
+
+
+def vector_engines(kind: str) -> list[EngineRow]:
+    """Return the engines that build indexes of this kind of vectors, such as 'dense'."""
+    built = (row for row in INDEXES.values() if row.variant not in ("", "lexical"))
+    return [row for row in built if row.takes == kind]
 
 
 def is_lexical(kind: str) -> bool:

@@ -1,6 +1,7 @@
 """The parts of the core: tokenize, encode, index, search, eval and train, and what they need."""
 
 from lmkcli.catalog import (
+    CodecRow,
     CrossEncoderRow,
     EngineRow,
     LossRow,
@@ -196,6 +197,15 @@ MODELS = (
     ),
 )
 
+CODECS = (
+    CodecRow("fp16", "lmkcli.vectors.dense:FP16", "a number of 16 bits for each dimension"),
+    CodecRow("fp32", "lmkcli.vectors.dense:FP32", "a number of 32 bits for each dimension"),
+    CodecRow("int8", "lmkcli.vectors.dense:INT8", "8 bits for each dimension, and a scale"),
+    CodecRow("int4", "lmkcli.vectors.dense:INT4", "4 bits for each dimension, and a scale"),
+    CodecRow("int2", "lmkcli.vectors.dense:INT2", "2 bits for each dimension, and a scale"),
+    CodecRow("binary", "lmkcli.vectors.dense:BINARY", "a bit for each dimension, and a scale"),
+)
+
 _FAISS = "lmkcli.retrieval.engines.faiss"
 
 
@@ -291,4 +301,4 @@ LOSSES = (
     ),
 )
 
-ROWS: tuple[Row, ...] = (*VERBS, *SOURCES, *POOLERS, *MODELS, *ENGINES, *LOSSES)
+ROWS: tuple[Row, ...] = (*VERBS, *SOURCES, *POOLERS, *MODELS, *CODECS, *ENGINES, *LOSSES)

@@ -13,7 +13,7 @@ import torch
 from sentence_transformers.base.modules import InputModule, Module, Transformer
 
 from lmkcli.data.collection import Query
-from lmkcli.encoding.encoder import make_placer, open_encoder
+from lmkcli.encoding.encoder import make_placer, open_encoder, require_dense
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Marks, Pooling
@@ -147,6 +147,7 @@ class LmkEncoder(InputModule):
         resolved = resolve(RecipeOptions(model=name))
         sides = (resolved.recipe.doc, resolved.recipe.query)
         settings = EncodeSettings(dtype="fp32")
+        require_dense(resolved.recipe.doc)
         self._name = name
         self._document, self._query = (
             open_encoder(side, resolved.folder, settings) for side in sides

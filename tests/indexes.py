@@ -6,7 +6,6 @@ from typing import Any
 from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.vector_engine import VectorEngine
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
@@ -14,7 +13,8 @@ from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.index_input import CollectionInput, VectorsInput
 from lmkcli.retrieval.index_job import IndexJob, IndexUpdate
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-from lmkcli.store.vectors import Vectors
+from lmkcli.retrieval.vectors.vector_engine import NearestEngine
+from lmkcli.vectors.stored import Vectors
 
 
 def files_of(index: Path) -> Path:
@@ -23,7 +23,7 @@ def files_of(index: Path) -> Path:
 
 
 def vector_job(
-    vectors: Vectors, folder: Path, engine: VectorEngine, **more: bool
+    vectors: Vectors, folder: Path, engine: NearestEngine, **more: bool
 ) -> IndexJob[VectorsInput[Vectors]]:
     """The job of an engine over dense vectors."""
     return IndexJob(engine, VectorsInput(vectors, engine.by_document), folder, **more)

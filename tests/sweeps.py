@@ -395,7 +395,7 @@ def _read_tokens(folder: Path) -> Any:
 
 
 def _read_vectors(folder: Path) -> Any:
-    from lmkcli.store.vectors import Vectors
+    from lmkcli.vectors.stored import Vectors
 
     vectors = Vectors(folder)
     found = {}

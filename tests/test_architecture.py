@@ -41,6 +41,7 @@ SUBPACKAGES = (
         "artifact",
         "data",
         "store",
+        "vectors",
         "pooling",
         "models",
         "encoding",

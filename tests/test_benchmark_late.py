@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lmkcli import Encode, open_collection
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = re.compile(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 from tests.forkserver import ForkServer
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lmkcli import Encode
 from tests import levels
 from tests.test_architecture import PACKAGE, PLUGINS
 
@@ -136,6 +137,20 @@ def test_the_core_works_without_any_plugin(
     found = run_without(PLUGINS, lines, tmp_path, beir, tiny_model("bert"))
     check_core(found)
     check_unknown(needs, found[len(CORE) :])
+
+
+def test_vectors_of_a_codec_that_is_not_installed_are_named(
+    tmp_path: Path, beir: Path, masked_model: Callable[[str], Path]
+) -> None:
+    model = masked_model("bert")
+    Encode(str(beir), model=str(model), pool="splade", output=tmp_path / "terms").run()
+    lines = ["search terms -q tea", "verify terms", "update ./corpus terms", "index terms -o i"]
+    for line, (code, _, err) in zip(
+        lines, run_without({"sparse"}, lines, tmp_path, beir, model), strict=True
+    ):
+        assert code == 3, f"lmk {line}: {err}"
+        assert "no installed package reads vectors of the codec 'sparse'" in err
+        assert len(err.splitlines()) == 1, err
 
 
 @pytest.mark.slow

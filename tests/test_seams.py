@@ -16,12 +16,11 @@ from lmkcli.data.collection import SourceOpener
 from lmkcli.data.filetext import FileReader
 from lmkcli.operations.search import Searchable
 from lmkcli.spec.operation import Operation
-from lmkcli.encoding.encoder import ModelOpener
 from lmkcli.pooling.table import Pooler
-from lmkcli.retrieval.dense.vector_search import VectorSearch
+from lmkcli.retrieval.vectors.vector_search import VectorSearch
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.reranking import CrossEncoderOpener
-from lmkcli.models.forward import Model
+from lmkcli.models.forward import Model, ModelOpener
 from lmkcli.training.objectives.objective import Objective
 from lmkcli.plugins.pretrain.pretext import HeadOptions, Pretext
 """

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from lmkcli.artifact import shards
 from lmkcli.data.collection import Shard
 from lmkcli.store import parts
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import forked, tiny, tutorials
 from tests.cluster import Cluster, waited
 

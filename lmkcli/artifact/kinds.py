@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 import msgspec
 from msgspec import NODEFAULT, Struct
 
+from lmkcli.catalog import CODECS
 from lmkcli.spec.recipe import ModelLocations, Recipe
 from lmkcli.spec.values import MOST_SHARDS
-from lmkcli.system.input_files import int_range, text_like
+from lmkcli.system.input_files import int_range
 
 FORMAT = 1  # of all files of an artifact
 MOST_DIMS = (1 << 20) - 1  # of a vector
@@ -176,12 +177,21 @@ class VectorsIdentity(Section, frozen=True, kw_only=True):
 
 
 class VectorsExecution(TokensExecution, frozen=True, kw_only=True):
-    """How vectors are computed and stored. `attention` is empty for imported vectors."""
+    """How vectors are computed, and the codec that stores them.
+
+    `attention` is empty for imported vectors.
+    """
 
     dtype: Literal["fp32", "bf16", "fp16"]
-    store_dtype: Annotated[str, text_like("^(fp32|fp16|int8|int4|int2|binary|sparse)$")]
+    store_dtype: str
     store_text: bool
     attention: Literal["packed", "padded", ""] = ""
+
+    def __post_init__(self) -> None:
+        if self.store_dtype not in CODECS:
+            raise ValueError(
+                f"store_dtype: no installed package reads vectors of the codec {self.store_dtype[:40]!r}"
+            )
 
 
 class IndexedCollection(Section, frozen=True, kw_only=True):

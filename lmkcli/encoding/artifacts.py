@@ -13,7 +13,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import (
@@ -29,21 +28,18 @@ from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import Shard
 from lmkcli.encoding.chunk_contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import (
-    AnyRagged,
+    DocumentEncoder,
     EncodedBatch,
     Encoder,
-    SparseEncoder,
-    VectorFormat,
     encode_stream,
-    open_any,
+    open_encoder,
 )
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Call, Report
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store import parts, sparse, tokens
-from lmkcli.store.codes import SPARSE, STORAGES
+from lmkcli.store import parts, tokens
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import (
     PartTarget,
@@ -51,10 +47,9 @@ from lmkcli.store.part_writer import (
     duplicates_located,
     shard_writer,
 )
-from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.sparse import SparseRagged
-from lmkcli.store.tokens import DocBlock, Tokens, TokenStream, token_stream, write_tokens
-from lmkcli.store.vectors import Ragged
+from lmkcli.store.tokens import DocBlock, Tokens, token_stream, write_tokens
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.stored import SPANS
 
 
 def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) -> None:
@@ -99,13 +94,13 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
             stream = token_stream(
                 job.source, encoder.document_tokenizer, job.shard, writer.row, workers
             )
-            encode_into(writer, stream, encoder, settings, report)
+            write_vectors(encode_stream(stream, encoder, report), writer, settings)
             writer.skipped = job.skipped
 
 
-def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder | SparseEncoder:
+def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder[Any]:
     """Return the encoder of a job's documents."""
-    return open_any(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
+    return open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
 
 
 def _rollback(job: CollectionJob, folder: Path) -> AbstractContextManager[None]:
@@ -149,7 +144,7 @@ def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
 
 
 def vectors_manifest(
-    job: CollectionJob, encoder: Encoder | SparseEncoder, settings: EncodeSettings, call: Call
+    job: CollectionJob, encoder: Encoder[Any], settings: EncodeSettings, call: Call
 ) -> VectorsManifest:
     """Return the manifest of the vectors of a job."""
     recipe = job.resolved.recipe
@@ -159,7 +154,7 @@ def vectors_manifest(
             source=job.origin,
             shards=job.shard.count,
             dtype=cast(Literal["fp32", "bf16", "fp16"], encoder.model.dtype),
-            store_dtype=SPARSE if encoder.sparse else settings.store_dtype,
+            store_dtype=settings.store_dtype,
             attention="packed" if encoder.model.packed else "padded",
             store_text=settings.store_text,
         ),
@@ -180,45 +175,32 @@ def as_started(described: VectorsManifest, folder: Path) -> VectorsManifest:
     return structs.replace(described, execution=execution)
 
 
-def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:
-    """Return the arrays of a part of vectors: dtype and width of each."""
-    vectors = sparse.ARRAYS if store_dtype == SPARSE else STORAGES[store_dtype].arrays(dim)
-    return {**vectors, "spans": ("int32", (2,))} if spans else vectors
-
-
 def vectors_target(
-    folder: Path, shard: Shard, encode: VectorFormat, settings: EncodeSettings
+    folder: Path, shard: Shard, encoder: DocumentEncoder[Any], settings: EncodeSettings
 ) -> PartTarget:
     """Return the destination of the vectors of an encoder."""
-    dtype = SPARSE if encode.sparse else settings.store_dtype
-    arrays = part_arrays(dtype, encode.dim, encode.spans)
-    return PartTarget(folder, shard, arrays, settings.store_text, encode.contexts)
-
-
-def encode_into(
-    writer: PartWriter,
-    stream: TokenStream,
-    encoder: Encoder | SparseEncoder,
-    settings: EncodeSettings,
-    report: Report,
-) -> None:
-    """Encode all documents of a stream, and append them to the parts of a vectors folder."""
-    if isinstance(encoder, SparseEncoder):
-        write_vectors(encode_stream(stream, encoder, report), writer, settings)
-    else:
-        write_vectors(encode_stream(stream, encoder, report), writer, settings)
+    arrays = open_codec(settings.store_dtype).types(encoder.dim)
+    spans = SPANS if encoder.spans else {}
+    return PartTarget(folder, shard, {**arrays, **spans}, settings.store_text, encoder.contexts)
 
 
 def write_vectors(
-    batches: Iterable[EncodedBatch[AnyRagged]], writer: PartWriter, settings: EncodeSettings
+    batches: Iterable[EncodedBatch[Any]], writer: PartWriter, settings: EncodeSettings
 ) -> None:
     """Append encoded documents to the parts of a vectors folder.
 
     Raises DataError for a vector that is not finite in its stored form. With `on_overflow` error, raises
     DataError for a document that lost tokens.
     """
+    codec = open_codec(settings.store_dtype)
     for rows, encoded in batches:
-        stored = _stored(encoded.vectors, rows, writer, settings.store_dtype)
+        stored = codec.coded(encoded.vectors, writer.array_rows)
+        if (bad := codec.not_finite(encoded.vectors, stored)) is not None:
+            half = "--store-dtype fp32, then " if settings.store_dtype == "fp16" else ""
+            raise DataError(
+                f"the vector of document {rows.docs[bad].id} has values that are not finite; try {half}"
+                "--dtype fp32"
+            )
         if settings.on_overflow == "error":
             _check_nothing_lost(rows, encoded.kept)
         lengths = rows.tokens.lengths
@@ -235,21 +217,6 @@ def write_vectors(
         writer.append(docs, {**stored, **spans})
 
 
-def _stored(
-    vectors: Ragged | SparseRagged, rows: DocBlock, writer: PartWriter, dtype: str
-) -> dict[str, NDArray[Any]]:
-    """Return the arrays to append. Raises DataError for values that are not finite."""
-    if isinstance(vectors, Ragged):
-        stored = STORAGES[dtype].coded(vectors.vectors)
-        _check_finite(stored, vectors.starts, rows, dtype)
-        return stored
-    if (bad := vectors.not_finite()) is not None:
-        raise DataError(
-            f"the vector of document {rows.docs[bad].id} has values that are not finite; try --dtype fp32"
-        )
-    return vectors.arrays(writer)
-
-
 def _check_nothing_lost(rows: DocBlock, kept: list[int]) -> None:
     lengths = rows.tokens.lengths
     for number in np.flatnonzero(lengths != np.array(kept))[:1]:
@@ -257,19 +224,4 @@ def _check_nothing_lost(rows: DocBlock, kept: list[int]) -> None:
             f"document {rows.docs[number].id} has {lengths[number]} tokens and "
             f"{lengths[number] - kept[number]} of them do not fit; "
             "raise --max-length or allow --on-overflow truncate"
-        )
-
-
-def _check_finite(
-    stored: dict[str, NDArray[Any]], starts: NDArray[np.int64], rows: DocBlock, dtype: str
-) -> None:
-    finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in stored.values()]
-    bad = np.flatnonzero(~np.all(finite, axis=0))
-    if len(bad):
-        number = int(np.searchsorted(starts, bad[0], side="right")) - 1
-        advice = (
-            "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
-        )
-        raise DataError(
-            f"the vector of document {rows.docs[number].id} has values that are not finite; {advice}"
         )

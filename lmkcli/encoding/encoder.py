@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli import catalog
 from lmkcli.data.collection import Query
+from lmkcli.encoding.averaging import Averaging
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocuments, placed_in_context
-from lmkcli.encoding.resolution import makes_sparse, open_pooler, window_reduction
-from lmkcli.encoding.static_queries import StaticQueries, open_static_queries
+from lmkcli.encoding.reduction import Combination, PooledPack, QueryEncoder
+from lmkcli.encoding.resolution import open_pooler, reduction_of
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.folder import ModelFolder
@@ -29,23 +29,17 @@ from lmkcli.models.forward import (
     ForwardPass,
     Model,
     ModelOptions,
-    Pooling,
     packs,
     vector_numbers,
 )
-from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.lookup import is_local, read_model
-from lmkcli.models.splade import SpladePooling, VocabularyHead
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
-from lmkcli.models.trained_splade import TrainedSplade
-from lmkcli.models.transformer import open_masked
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer
-from lmkcli.pooling.table import Expanding, SpecialTokens
+from lmkcli.pooling.table import SpecialTokens
 from lmkcli.progress import Note, Report
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
 from lmkcli.store.token_blocks import TokenBlock, TokenizedText
 from lmkcli.store.tokens import (
     DocBlock,
@@ -54,32 +48,19 @@ from lmkcli.store.tokens import (
     documents_of,
     estimate_total,
 )
-from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 from lmkcli.text.formatting import shell_line
-
-AnyRagged = TypeVar("AnyRagged", Ragged, SparseRagged)
+from lmkcli.vectors.rows import AnyRows
+from lmkcli.vectors.stored import DENSE, Vectors
 
 # Maximum numbers in the states of a pack on a CPU: 4,096 positions of width 384, or 2,048 of width 768.
 # Larger packs do not fit into caches, and slow down the allocator.
 CPU_STATES = 1_572_864
 GPU_POSITIONS = 65_536  # positions of a pack on a GPU: enough to occupy it
 BUFFER_PACKS = 32  # inputs of so many packs are sorted by length together
-TOKEN_PACKS = 4  # the same with unit token: every token has a vector, which takes memory
+LARGE_PACKS = 4  # the same if vectors take much memory, for instance one for every token
 # Bytes of weights times tokens, for about twenty seconds of work. A stop loses at most one buffer, or two on
 # a GPU.
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
-
-
-class PooledPack(NamedTuple):
-    """The result of one forward pass.
-
-    inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width], in
-    float32 on the CPU.
-    """
-
-    inputs: list[int]
-    numbers: NDArray[np.int64]
-    vectors: torch.Tensor
 
 
 class _Launched(NamedTuple):
@@ -104,7 +85,7 @@ class BatchRunner:
     settings: EncodeSettings
     ahead_bytes: int = 1 << 30
     """How many bytes of vectors a GPU computes before they are fetched. They are in pinned memory, which
-    cannot be swapped out. Sparse vectors need the limit: they are copied with all terms of the vocabulary."""
+    cannot be swapped out. Vectors over a vocabulary need the limit: they are copied with all its terms."""
 
     def __post_init__(self) -> None:
         if self.settings.batch_tokens:
@@ -228,8 +209,8 @@ def _run_ahead(launches: Iterator[_Launched], limit: int) -> Iterator[PooledPack
     return fetched()
 
 
-class DocumentVectors(NamedTuple, Generic[AnyRagged]):
-    """The vectors of some documents, dense or sparse.
+class DocumentVectors(NamedTuple, Generic[AnyRows]):
+    """The vectors of some documents.
 
     kept: how many content tokens of each document were read.
     spans: [vectors, 2], the characters of each chunk in its document's content (unit chunk), else None.
@@ -237,18 +218,18 @@ class DocumentVectors(NamedTuple, Generic[AnyRagged]):
     chunks_lost: how many chunks of each document have no vector (unit chunk), else None.
     """
 
-    vectors: AnyRagged
+    vectors: AnyRows
     kept: list[int]
     spans: NDArray[np.int32] | None = None
     contexts: list[ContextTokens] | None = None
     chunks_lost: list[int] | None = None
 
 
-class EncodedBatch(NamedTuple, Generic[AnyRagged]):
+class EncodedBatch(NamedTuple, Generic[AnyRows]):
     """Some documents and their vectors."""
 
     rows: DocBlock
-    encoded: DocumentVectors[AnyRagged]
+    encoded: DocumentVectors[AnyRows]
 
 
 class Shares(NamedTuple):
@@ -261,26 +242,21 @@ class Shares(NamedTuple):
     vectors: NDArray[np.float64]
 
 
-class VectorFormat(Protocol):
-    """The stored form of an encoder's vectors."""
+class DocumentEncoder(Protocol[AnyRows]):
+    """Converts token rows to vectors; `Encoder` is the implementation.
 
-    dim: int
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the vectors are sparse."""
+    dim: the number of dimensions of a vector. spans: whether vectors represent chunks, which have a place in
+    the text. contexts: whether chunks follow contexts.
+    """
 
     @property
-    def spans(self) -> bool:
-        """Whether vectors represent chunks, which have a place in the text."""
+    def dim(self) -> int: ...
 
     @property
-    def contexts(self) -> bool:
-        """Whether chunks follow contexts."""
+    def spans(self) -> bool: ...
 
-
-class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
-    """Converts token rows to vectors; `Encoder` and `SparseEncoder` are the implementations."""
+    @property
+    def contexts(self) -> bool: ...
 
     @property
     def buffer_tokens(self) -> int:
@@ -292,19 +268,19 @@ class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
 
     def start(
         self, rows: Sequence[TokenRow], report: Report
-    ) -> Callable[[], DocumentVectors[AnyRagged]]:
+    ) -> Callable[[], DocumentVectors[AnyRows]]:
         """Start to compute the vectors of the rows; return a function that returns them, in this order."""
 
 
 def encode_stream(
-    stream: TokenStream, encode: DocumentEncoder[AnyRagged], report: Report
-) -> Iterator[EncodedBatch[AnyRagged]]:
+    stream: TokenStream, encode: DocumentEncoder[AnyRows], report: Report
+) -> Iterator[EncodedBatch[AnyRows]]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time.
 
     With a GPU, the next buffer is placed and launched before the vectors of the last one are fetched.
     """
     buffer: list[DocBlock] = []
-    started: deque[tuple[DocBlock, Callable[[], DocumentVectors[AnyRagged]]]] = deque()
+    started: deque[tuple[DocBlock, Callable[[], DocumentVectors[AnyRows]]]] = deque()
     ended = read = rows = 0
 
     def start(whole: int | None) -> None:
@@ -320,7 +296,7 @@ def encode_stream(
 
         started.append((block, encode.start(block, report._replace(progress=progress))))
 
-    def fetched(waiting: int) -> Iterator[EncodedBatch[AnyRagged]]:
+    def fetched(waiting: int) -> Iterator[EncodedBatch[AnyRows]]:
         """Fetch the vectors of the buffers that were started, but for the last `waiting` ones."""
         while len(started) > waiting:
             block, fetch = started.popleft()
@@ -348,18 +324,19 @@ def encode_stream(
 
 
 @dataclass
-class SideEncoder(Generic[AnyRagged]):
-    """One side of a recipe, ready to run. A call with token rows returns their vectors.
+class Encoder(Generic[AnyRows]):
+    """One side of a recipe, ready to run. A call with token rows returns their vectors."""
 
-    dim: the number of dimensions of a vector; of a sparse one, the size of the vocabulary.
-    """
-
-    sparse: ClassVar[bool]
     side: EncoderConfig
     tokenizer: Tokenizer
     placer: Placer
     runner: BatchRunner
-    dim: int
+    combination: Combination[AnyRows]
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        return self.combination.dim
 
     @property
     def model(self) -> Model:
@@ -380,8 +357,7 @@ class SideEncoder(Generic[AnyRagged]):
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together; it limits memory."""
         pack = self.runner.settings.batch_tokens
-        large = self.side.unit == "token" or self.sparse  # vectors that take much memory
-        buffer_packs = TOKEN_PACKS if large else BUFFER_PACKS
+        buffer_packs = LARGE_PACKS if self.combination.large else BUFFER_PACKS
         return min(pack * buffer_packs, max(pack, self._affordable))
 
     @cached_property
@@ -395,7 +371,7 @@ class SideEncoder(Generic[AnyRagged]):
         """The tokenizer for documents that only this encoder reads: without spans if it needs none."""
         return replace(self.tokenizer, spans=self.spans or self.contexts)
 
-    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRows]:
         """Return the vectors of the rows, in their order."""
         return self.start(rows, report)()
 
@@ -406,15 +382,15 @@ class SideEncoder(Generic[AnyRagged]):
 
     def start(
         self, rows: Sequence[TokenRow], report: Report
-    ) -> Callable[[], DocumentVectors[AnyRagged]]:
+    ) -> Callable[[], DocumentVectors[AnyRows]]:
         """Place the rows, and launch the model on a GPU. Return a function that returns their vectors."""
         block = DocBlock.of(rows)
         placed, contexts = self.documents(block)
         names = [doc.id for doc in block.docs]
         packs = self._packs(placed, block.tokens.lengths, names, report)
 
-        def fetch() -> DocumentVectors[AnyRagged]:
-            vectors = self._combined(placed, packs)
+        def fetch() -> DocumentVectors[AnyRows]:
+            vectors = self.combination(placed, packs)
             spans = lost = None
             if self.spans:
                 lost = placed.chunks_lost.tolist()
@@ -430,7 +406,7 @@ class SideEncoder(Generic[AnyRagged]):
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
         return PlacedDocuments(self.placer.place(DocBlock.of(rows).tokens))
 
-    def queries(self, queries: list[Query]) -> AnyRagged:
+    def queries(self, queries: list[Query]) -> AnyRows:
         """Return the vectors of queries."""
         texts = self.tokenizer([query.text for query in queries])
         return self.texts(texts, [f"query {query.id}" for query in queries])
@@ -441,14 +417,14 @@ class SideEncoder(Generic[AnyRagged]):
         lost = block.lengths - self.placer.place(block).kept
         return frozenset(query.id for query, n in zip(queries, lost, strict=True) if n > 0)
 
-    def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> AnyRagged:
+    def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> AnyRows:
         """Return the vectors of tokenized texts.
 
         Raises DataError with the name of the text if a vector is not finite.
         """
         block = TokenBlock.of(texts)
         placed = self.placer.place(block)
-        vectors = self._combined(placed, self._packs(placed, block.lengths, names, Report()))
+        vectors = self.combination(placed, self._packs(placed, block.lengths, names, Report()))
         bad = vectors.not_finite()
         if bad is not None:
             raise DataError(
@@ -478,91 +454,37 @@ class SideEncoder(Generic[AnyRagged]):
         """Return the inputs of each text, without contexts."""
         return self.placer.place(TokenBlock.of(texts)).split()
 
-    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> AnyRagged:
-        """Combine the vectors of the windows of placed texts."""
-        raise NotImplementedError
-
-
-@dataclass
-class Encoder(SideEncoder[Ragged]):
-    """One side of a recipe with dense vectors."""
-
-    sparse = False
-    finish: Finish
-
-    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> Ragged:
-        pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
-        for pack in packs:
-            pooled[pack.numbers] = pack.vectors.numpy()
-        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
-        counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
-        return Ragged.of(vectors.contiguous().numpy(), counts)
-
     def shares(self, row: TokenRow, positions: int) -> Shares | None:
         """Return the shares of a document's chunks in its vector (unit doc); needs one forward pass.
 
         The vector is the mean over windows of the mean of the marked states, then normalised. A chunk has
         the share of its marks, for instance of its landmark. Without marks of chunks, a window is a chunk.
-        None if the document has other vectors, if its sentence modules are not linear, or if its inputs have
+        None if the vector is no mean, if its sentence modules are not linear, or if its inputs have
         more than `positions` positions.
         """
-        if self.side.unit != "doc" or not self.runner.forward.pooling.linear:
+        averaging: object = self.combination
+        linear = self.runner.forward.pooling.linear
+        if self.side.unit != "doc" or not isinstance(averaging, Averaging) or not linear:
             return None
-        finish = Finish(False, self.finish.dim, False)
-        apart = replace(self, placer=replace(self.placer, apart=True), finish=finish)
+        windows = replace(averaging, finish=Finish(False, averaging.dim, False))
+        placer = replace(self.placer, apart=True)
+        apart = Encoder(self.side, self.tokenizer, placer, self.runner, windows)
         placed, _ = apart.documents([row])
         if sum(len(one.ids) for one in placed.inputs) > positions:
             return None
         lengths = np.array([len(row.ids)])
         packs = apart._packs(placed, lengths, [row.doc.id], Report())
-        vectors = apart._combined(placed, packs).vectors.astype(np.float64)
+        vectors = windows(placed, packs).matrix()
         marks = [np.bincount(one.groups - one.groups[0]) for one in placed.inputs]
         weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
         vectors *= weights[:, None]
-        if self.finish.normalize:
+        if averaging.finish.normalize:
             vectors /= max(float(np.linalg.norm(vectors.sum(0))), 1e-12)
         # a chunk in the overlap of two windows has a share in both
         spans, chunk = np.unique(row.characters(placed.covers), axis=0, return_inverse=True)
         shares = np.zeros((len(spans), vectors.shape[1]))
         np.add.at(shares, chunk.reshape(-1), vectors)
         return Shares(spans.astype(np.int32), shares)
-
-
-@dataclass
-class SparseEncoder(SideEncoder[SparseRagged]):
-    """One side of a recipe with sparse vectors."""
-
-    sparse = True
-
-    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> SparseRagged:
-        """Combine the vectors of windows: their weights become their maximum, or their sum."""
-        none = np.zeros(0, np.int64)  # without texts, there is no pack
-        vectors, terms, weights = [none], [none], [none.astype(np.float32)]
-        for pack in packs:
-            dense = pack.vectors.numpy()
-            # weights that are not finite stay, because the caller refuses them: NaN != 0
-            places = np.flatnonzero(dense != 0)
-            rows, columns = np.divmod(places, dense.shape[1])
-            vectors.append(pack.numbers[rows])
-            terms.append(columns)
-            weights.append(dense.reshape(-1)[places])
-        counts = placed.vectors
-        numbers = np.concatenate(vectors)
-        if self.side.unit == "doc":
-            numbers = np.repeat(np.arange(len(counts)), counts)[numbers]
-            counts = np.ones_like(counts)
-        entries = Entries(numbers, np.concatenate(terms), np.concatenate(weights))
-        pooled = collected(entries, counts, self.dim, window_reduction(self.side) == "sum")
-        if self.side.top_terms:
-            pooled = pooled.pruned(self.side.top_terms)
-        return pooled.normalized() if self.side.normalize else pooled
-
-
-class ModelOpener(Protocol):
-    """The type of the rows in the catalog of models."""
-
-    def __call__(self, folder: ModelFolder, options: ModelOptions) -> Model:
-        """Return the model of a folder on a device, ready to run. Raises DataError if it cannot be loaded."""
 
 
 def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
@@ -593,16 +515,7 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
-    model: Model
-    pooling: Pooling
-    if expanding := open_pooler(side.pool).expanding:
-        model, language_head = open_masked(folder, options)
-        pooling = _splade(language_head, expanding, folder, options.trainable)
-    else:
-        open_model: ModelOpener = catalog.MODELS.load(folder.kind)
-        model = open_model(folder, options)
-        head = open_token_head(folder, open_pooler(side.pool), model.device)
-        pooling = Pooling(head, open_heads(folder, model.device))
+    model, pooling = reduction_of(side.pool).open(side, folder, options)
     if side.max_length > model.limit:
         raise UsageError(
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
@@ -610,97 +523,58 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
     return ForwardPass(model, pooling)
 
 
-def _splade(
-    head: VocabularyHead, expanding: Expanding, folder: ModelFolder, trainable: bool
-) -> SpladePooling:
-    """Return the pooling of sparse vectors. UsageError for a head that cannot be trained."""
-    if not trainable:
-        return SpladePooling(head, expanding)
-    pooling = TrainedSplade(head, expanding)
-    if not pooling.exact:
-        raise UsageError(
-            f"the language head of {folder.name} does not end in a linear layer, so lmk cannot train it; "
-            "give a model such as BertForMaskedLM"
-        )
-    return pooling
-
-
 def encoder_of(
     side: EncoderConfig, tokenizer: Tokenizer, runner: BatchRunner, name: str
-) -> Encoder:
+) -> Encoder[Any]:
     """Return the encoder of one side for an existing forward pass of the model `name`.
 
     Raises UsageError if the vectors of the model have too few dimensions.
     """
-    width = runner.forward.width
-    if side.dim > width:
-        raise UsageError(f"--dim {side.dim}: {name} makes vectors of {width} dimensions")
-    dim = side.dim or width
-    finish = Finish(side.unit == "doc", dim, side.normalize)
-    return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, dim, finish)
-
-
-def open_any(
-    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
-) -> Encoder | SparseEncoder:
-    """Load the tokenizer and model of one side, for dense or sparse vectors."""
-    return (open_sparse if makes_sparse(side) else open_encoder)(side, folder, settings)
-
-
-def open_sparse(
-    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
-) -> SparseEncoder:
-    """Load the tokenizer and model of one side with sparse vectors.
-
-    Raises UsageError or Mismatch if the model folder cannot follow the recipe.
-    """
-    return sparse_encoder_of(side, *_opened(side, folder, settings))
-
-
-def sparse_encoder_of(
-    side: EncoderConfig, tokenizer: Tokenizer, runner: BatchRunner
-) -> SparseEncoder:
-    """Return the encoder of one side with sparse vectors, for an existing forward pass."""
-    placer = make_placer(side, tokenizer.special)
-    return SparseEncoder(side, tokenizer, placer, runner, runner.forward.width)
-
-
-def open_sparse_queries(
-    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
-) -> SparseEncoder | StaticQueries:
-    """Load the encoder of sparse queries: a model, or a table of weights; errors as of `open_sparse`."""
-    if not side.static:
-        return open_sparse(side, folder, settings)
-    check_folder(side, folder)
-    return open_static_queries(side, folder)
+    combination = reduction_of(side.pool).combination(side, runner.forward.width, name)
+    return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, combination)
 
 
 def open_encoder(
     side: EncoderConfig,
     folder: ModelFolder,
     settings: EncodeSettings,
-    loaded: Iterable[Encoder] = (),
-) -> Encoder:
-    """Load the tokenizer and model of one side with dense vectors.
-
-    An encoder of `loaded` with the same model shares it.
+    loaded: Iterable[Encoder[Any]] = (),
+) -> Encoder[Any]:
+    """Load the tokenizer and model of one side. An encoder of `loaded` with the same model shares it.
 
     Raises UsageError or Mismatch if the model folder cannot follow the recipe.
     """
-    if makes_sparse(side):
+    return encoder_of(side, *_opened(side, folder, settings, loaded), folder.name)
+
+
+def open_query_encoder(
+    side: EncoderConfig,
+    folder: ModelFolder,
+    settings: EncodeSettings,
+    loaded: Iterable[Encoder[Any]] = (),
+) -> QueryEncoder[Any]:
+    """Load the encoder of queries: a model, or a table. Raises errors as `open_encoder` does."""
+    if not side.static:
+        return open_encoder(side, folder, settings, loaded)
+    check_folder(side, folder)
+    table: QueryEncoder[Any] = reduction_of(side.pool).open_table(side, folder)
+    return table
+
+
+def require_dense(side: EncoderConfig) -> None:
+    """Raise UsageError unless one side of a recipe makes dense vectors."""
+    if (kind := reduction_of(side.pool).kind) != DENSE:
         raise UsageError(
-            f"--pool {side.pool} makes sparse vectors, which lmk encode stores and lmk search ranks; this "
+            f"--pool {side.pool} makes {kind} vectors, which lmk encode stores and lmk search ranks; this "
             "needs dense vectors, such as of --pool mean"
         )
-    tokenizer, runner = _opened(side, folder, settings, loaded)
-    return encoder_of(side, tokenizer, runner, folder.name)
 
 
 def _opened(
     side: EncoderConfig,
     folder: ModelFolder,
     settings: EncodeSettings,
-    loaded: Iterable[Encoder] = (),
+    loaded: Iterable[Encoder[Any]] = (),
 ) -> tuple[Tokenizer, BatchRunner]:
     check_folder(side, folder)
     options = ModelOptions(
@@ -732,32 +606,27 @@ def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
 
 
 def open_recorded(
-    vectors: Vectors, query: bool, settings: ModelSettings, loaded: Iterable[Encoder] = ()
-) -> Encoder:
-    """Return the encoder of one side of the vectors' recipe. It can share the model of a loaded encoder.
+    vectors: Vectors[AnyRows], settings: ModelSettings, loaded: Iterable[Encoder[Any]] = ()
+) -> Encoder[AnyRows]:
+    """Return the encoder of the documents of vectors. It can share the model of a loaded encoder.
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
-    encoder = open_encoder(*_recorded(vectors, query, settings), loaded)
+    encoder = open_encoder(*_recorded(vectors, False, settings), loaded)
     _check_dim(vectors, encoder.dim)
     return encoder
 
 
-def open_recorded_sparse(vectors: SparseVectors, settings: ModelSettings) -> SparseEncoder:
-    """Return the encoder of the documents of sparse vectors; errors as of `open_recorded`."""
-    encoder = open_sparse(*_recorded(vectors, False, settings))
+def open_recorded_queries(
+    vectors: Vectors[AnyRows], settings: ModelSettings, loaded: Iterable[Encoder[Any]] = ()
+) -> QueryEncoder[AnyRows]:
+    """Return the encoder of queries for vectors; errors as of `open_recorded`."""
+    encoder = open_query_encoder(*_recorded(vectors, True, settings), loaded)
     _check_dim(vectors, encoder.dim)
     return encoder
 
 
-def open_recorded_sparse_queries(
-    vectors: SparseVectors, settings: ModelSettings
-) -> SparseEncoder | StaticQueries:
-    """Return the encoder of queries for sparse vectors; errors as of `open_recorded`."""
-    return open_sparse_queries(*_recorded(vectors, True, settings))
-
-
-def _check_dim(vectors: StoredVectors, dim: int) -> None:
+def _check_dim(vectors: Vectors[AnyRows], dim: int) -> None:
     """Raise DataError unless the recorded model makes vectors of the same number of dimensions."""
     if dim != vectors.dim:
         raise DataError(
@@ -767,7 +636,7 @@ def _check_dim(vectors: StoredVectors, dim: int) -> None:
 
 
 def _recorded(
-    vectors: StoredVectors, query: bool, settings: ModelSettings
+    vectors: Vectors[Any], query: bool, settings: ModelSettings
 ) -> tuple[EncoderConfig, ModelFolder, EncodeSettings]:
     recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
     side = recipe.query if query else recipe.doc

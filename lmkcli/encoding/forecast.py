@@ -1,10 +1,9 @@
 """Forecasts of jobs: count all tokens, and encode a sample."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,13 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import WHOLE, Collection, Shard
 from lmkcli.data.known_collections import facts_of
 from lmkcli.encoding.artifacts import open_job
-from lmkcli.encoding.encoder import Encoder, SparseEncoder
+from lmkcli.encoding.encoder import Encoder
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.progress import Progress, Report, silent
-from lmkcli.store import sparse
-from lmkcli.store.codes import STORAGES
 from lmkcli.store.tokens import TokenRow, Tokens, token_stream
+from lmkcli.vectors.codec import open_codec
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
-_SAMPLED_TERMS = 20  # documents that are encoded to count the terms of sparse vectors
 _QUICK_TOKENS = 15_000  # the same if many jobs are estimated
 QUICK_BYTES = (
     4_000_000  # the part of a collection that such an estimate reads, if its size is known
@@ -101,9 +98,9 @@ def forecast(
         _extend_sample(sample, batch, sample_tokens)
         progress(len(lengths), stream.docs(), "documents")
     stored = text if job.settings.store_text else 0
-    disk = round(stored + vectors * _vector_bytes(encoder, sample, job.settings.store_dtype))
     tokens = np.array(lengths, dtype=np.int64)
-    pace = _pace(encoder, sample)
+    pace, vector_bytes = _measured(encoder, sample, job.settings.store_dtype)
+    disk = round(stored + vectors * vector_bytes)
     return Forecast(
         len(tokens), int(tokens.sum()), tokens, lost, chunks, cut, int((tokens == 0).sum()), contexts,
         vectors, disk, _memory(encoder), positions / pace if pace else None,
@@ -120,33 +117,24 @@ def _extend_sample(sample: list[TokenRow], batch: Sequence[TokenRow], budget: in
         remaining -= len(batch[number].ids)
 
 
-def _vector_bytes(
-    encoder: Encoder | SparseEncoder, sample: list[TokenRow], store_dtype: str
-) -> float:
-    """Return the size of a stored vector; a sparse one has the average number of terms of a sample."""
-    if isinstance(encoder, SparseEncoder):
-        terms = 0.0
-        if sample:
-            terms = float(encoder(sample[:_SAMPLED_TERMS], Report()).vectors.lengths.mean())
-        sizes = {stem: np.dtype(kind).itemsize for stem, (kind, _) in sparse.ARRAYS.items()}
-        return sizes["offsets"] + terms * (sizes["terms"] + sizes["weights"])
-    arrays = STORAGES[store_dtype].arrays(encoder.dim).values()
-    return sum(np.dtype(kind).itemsize * math.prod(width) for kind, width in arrays)
-
-
-def _pace(encoder: Encoder | SparseEncoder, sample: list[TokenRow]) -> float:
-    """Return the positions per second of the model; 0 without a sample."""
+def _measured(
+    encoder: Encoder[Any], sample: list[TokenRow], store_dtype: str
+) -> tuple[float, float]:
+    """Return the positions per second of the model, and the bytes of a stored vector; 0 without a sample."""
     if not sample:
-        return 0.0
+        return 0.0, 0.0
     encoder(sample[: max(1, len(sample) // 10)], Report())  # warm-up
     start = time.perf_counter()
-    encoder(sample, Report())
+    encoded = encoder(sample, Report()).vectors
     seconds = time.perf_counter() - start
     placed = encoder.documents(sample).placed
-    return sum(len(one.ids) for one in placed.inputs) / seconds
+    # as if the vectors followed others: a part may have an array with a row more than vectors
+    stored = open_codec(store_dtype).coded(encoded, lambda _: 1)
+    size = sum(array.nbytes for array in stored.values()) / max(1, int(encoded.starts[-1]))
+    return sum(len(one.ids) for one in placed.inputs) / seconds, size
 
 
-def _memory(encoder: Encoder | SparseEncoder) -> int:
+def _memory(encoder: Encoder[Any]) -> int:
     """Return the approximate memory of weights, one buffer of token rows and the activations of one pack."""
     weights = encoder.model.weight_bytes
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself

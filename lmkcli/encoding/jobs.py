@@ -12,7 +12,7 @@ from lmkcli.artifact.kinds import Origin, Subset, TokensIdentity
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.run import RunSubset
-from lmkcli.encoding.resolution import ResolvedRecipe, check_options, makes_sparse, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, check_options, reduction_of, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -75,11 +75,14 @@ def plan(
     else:
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
-    if makes_sparse(resolved.recipe.doc) and settings.store_dtype != EncodeSettings.store_dtype:
-        raise UsageError(
-            f"--store-dtype {settings.store_dtype} has no effect with --pool {resolved.recipe.doc.pool}: the "
-            "weights of sparse vectors are stored in float32; drop it"
-        )
+    pool = resolved.recipe.doc.pool
+    if codec := reduction_of(pool).codec:
+        if settings.store_dtype != EncodeSettings.store_dtype:
+            raise UsageError(
+                f"--store-dtype {settings.store_dtype} has no effect with --pool {pool}, whose vectors have "
+                f"one stored form ({codec}); drop it"
+            )
+        settings = replace(settings, store_dtype=codec)
     how = resolved.recipe.doc.context
     if isinstance(opened, Tokens):
         _check_tokens(opened, resolved)

@@ -7,15 +7,16 @@ imports torch, so mistakes are reported at once.
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 from lmkcli import catalog
 from lmkcli.data import contexts
+from lmkcli.encoding.reduction import Reduction
 from lmkcli.errors import UsageError
-from lmkcli.models.files import read_json
-from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder, no_language_head
+from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
-from lmkcli.pooling.table import Pooler, Reduction
+from lmkcli.pooling.table import Pooler
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
@@ -98,7 +99,7 @@ def read_context(how: str, unit: str, window: Window) -> str:
     return how
 
 
-def _pooler_name(pool: str) -> str:
+def pooler_name(pool: str) -> str:
     """Return the name of a pooler in the catalog: 'mean@4' is in the row 'mean@k'."""
     stem, at, _ = pool.partition("@")
     if not at or f"{stem}@k" in catalog.POOLERS:
@@ -108,7 +109,7 @@ def _pooler_name(pool: str) -> str:
 
 def pooler_package(pool: str) -> str:
     """Return the package of a pooler, such as 'lmk-head 0.1.0'; empty for the poolers of lmk."""
-    return catalog.POOLERS[_pooler_name(pool)].provider
+    return catalog.POOLERS[pooler_name(pool)].provider
 
 
 def open_pooler(pool: str) -> Pooler:
@@ -117,7 +118,7 @@ def open_pooler(pool: str) -> Pooler:
     The parameter of NAME@k is a whole number of at least 1. Other functions of a parameter get its text, and
     raise ValueError with a hint.
     """
-    name = _pooler_name(pool)
+    name = pooler_name(pool)
     found = catalog.POOLERS.load(name)
     stem, at, parameter = pool.partition("@")
     if at:
@@ -139,17 +140,11 @@ def open_pooler(pool: str) -> Pooler:
     return found
 
 
-def makes_sparse(side: EncoderConfig) -> bool:
-    """Return whether one side of a recipe makes sparse vectors."""
-    return open_pooler(side.pool).expanding is not None
-
-
-def window_reduction(side: EncoderConfig) -> Reduction:
-    """Return how the vectors of the windows of a text become one vector."""
-    expanding = open_pooler(side.pool).expanding
-    if expanding is None:
-        return "mean"
-    return "sum" if side.sum_windows else expanding.reduction
+def reduction_of(pool: str) -> Reduction[Any]:
+    """Return how the states at the marked positions of a pooler become vectors."""
+    module, attribute = open_pooler(pool).reduction.split(":")
+    reduction: Reduction[Any] = getattr(import_module(module), attribute)
+    return reduction
 
 
 def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
@@ -159,11 +154,7 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
             f"--unit {unit}: the model makes one vector from an input and has no states of its tokens; for a "
             "vector per chunk use --unit chunk --gran 256 --window chunk"
         )
-    if unit == "token" and pooler.expanding:
-        raise UsageError(
-            f"--unit token: --pool {pool} makes a sparse vector of whole texts; use --unit doc or chunk, or "
-            "--pool mean for late interaction"
-        )
+    reduction_of(pool).check_unit(pool, unit)
     if unit == "token" and pooler.per != "token":
         raise UsageError(
             f"--unit token needs the states of all tokens, and --pool {pool} selects some; use --pool mean"
@@ -239,10 +230,9 @@ def resolve(
     pool = options.pool
     if pool == "auto":
         pool = folder.pool or ("last" if folder.causal else "mean")
-    expanding = open_pooler(pool).expanding is not None
-    if expanding:
-        folder = _expanding_folder(folder)
-    _check_terms(options, pool, expanding)
+    reduction = reduction_of(pool)
+    folder = reduction.declared(folder)
+    _check_settings(options, pool)
     unit = options.unit or ("token" if folder.late else "doc")
     window = options.window or _declared_window(options, folder, unit)
     normalize = _normalize(options.normalize, folder)
@@ -253,8 +243,7 @@ def resolve(
     requested = options.gran.single if options.gran else Granularity(declared_gran)
     gran = check_gran(pool, requested or None, unit, window)
     overlap = check_overlap(options.overlap, window, gran)
-    if options.sum_windows:
-        _check_sum(pool, unit, window)
+    reduction.check(unit, window, options)
     context = read_context(options.context or "", unit, window)
     lengths = _lengths(options, folder, window)  # the last check, because it may open the model
     if unit == "doc" and not options.query_max_length and lengths.query < (options.max_length or 0):
@@ -284,7 +273,7 @@ def resolve(
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
-        keep_space=_keeps_space(folder, pooler),
+        keep_space=_keeps_space(folder, pooler, reduction),
         dim=options.dim or 0,
         sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
@@ -302,7 +291,7 @@ def resolve(
         context="",
         sum_windows=False,
         top_terms=options.query_top_terms or 0,
-        static=expanding and folder.static_queries is not None,
+        static=reduction.has_table(folder),
     )
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
         late = folder.late
@@ -316,72 +305,26 @@ def resolve(
     return ResolvedRecipe(Recipe(doc, query), folder, notes)
 
 
-def _keeps_space(folder: ModelFolder, pooler: Pooler) -> bool:
+def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any]) -> bool:
     """Return whether white space at the ends of texts is tokenized, as in sentence-transformers.
 
     Texts for a pooler that sentence-transformers lacks are stripped, unless the folder declares a pooling.
     """
-    known = bool(folder.pool or pooler.sentence_mode or pooler.expanding)
+    known = bool(folder.pool or pooler.sentence_mode or reduction.keeps_space)
     return known and folder.keeps_space
 
 
-def _expanding_folder(folder: ModelFolder) -> ModelFolder:
-    """Return the declarations of a folder for sparse vectors.
-
-    Folders without declarations are scored by dot products. Raises UsageError for a model without a
-    masked-language-model head, or with modules for dense vectors.
-    """
-    if folder.kind != TRANSFORMER or folder.causal:
-        raise UsageError(no_language_head(folder, "its architecture has none"))
-    declared = read_json(folder.encoder / "config.json")
-    architectures = declared.get("architectures") or []
-    if architectures and not declared.get("auto_map") and not any(map(_has_head, architectures)):
-        raise UsageError(no_language_head(folder, f"its config.json declares {architectures[0]}"))
-    if folder.modules or folder.projections:
-        raise UsageError(
-            f"{folder.name} has modules after its pooling, which are for dense vectors; give a SPLADE model, "
-            "or choose another --pool"
-        )
-    return (
-        folder
-        if open_pooler(folder.pool or "mean").expanding
-        else replace(folder, similarity="dot", normalize=False)
-    )
-
-
-def _has_head(architecture: str) -> bool:
-    """Return whether a class of transformers has a masked-language-model head."""
-    return architecture.endswith(("ForMaskedLM", "ForPreTraining"))
-
-
-def _check_terms(options: RecipeOptions, pool: str, expanding: bool) -> None:
-    """Raise UsageError for options of sparse vectors with another pooler, or the reverse."""
-    for flag, given in (
-        ("--top-terms", options.top_terms),
-        ("--query-top-terms", options.query_top_terms),
-    ):
-        if given and not expanding:
+def _check_settings(options: RecipeOptions, pool: str) -> None:
+    """Raise UsageError for an option that belongs to other poolers (`PoolerRow.settings`)."""
+    own = catalog.POOLERS[pooler_name(pool)].settings
+    rows = catalog.POOLERS.values()
+    for name in dict.fromkeys(name for row in rows for name in row.settings if name not in own):
+        if getattr(options, name):
+            users = [row.name for row in rows if name in row.settings]
             raise UsageError(
-                f"{flag} has no effect with --pool {pool}: it is for sparse vectors, such as of --pool splade"
+                f"--{name.replace('_', '-')} has no effect with --pool {pool}, only with --pool "
+                f"{', '.join(users)}; drop it"
             )
-    if expanding and options.dim:
-        raise UsageError(
-            f"--dim {options.dim}: the dimensions of sparse vectors are the terms of the vocabulary; keep "
-            "fewer terms with --top-terms"
-        )
-
-
-def _check_sum(pool: str, unit: str, window: Window) -> None:
-    """Raise UsageError if --sum-windows has no effect."""
-    expanding = open_pooler(pool).expanding
-    if expanding is None or expanding.reduction == "sum":
-        why = "makes dense vectors" if expanding is None else "adds the weights of windows anyway"
-        raise UsageError(f"--sum-windows has no effect: --pool {pool} {why}; drop it")
-    if unit != "doc" or window == FULL:
-        raise UsageError(
-            f"--sum-windows has no effect with --unit {unit} and --window {window}: it is for documents in "
-            "windows; drop it, or use --unit doc and --window N"
-        )
 
 
 def _first(option: _Option | None, declared: _Option) -> _Option:

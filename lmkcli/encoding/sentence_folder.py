@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, reduction_of, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import (
     CODE,
@@ -29,16 +29,15 @@ from lmkcli.models.files import (
     model_files,
     read_json,
 )
-from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, TRANSFORMER, ModelFolder
+from lmkcli.models.folder import LANDMARKS, TRAINED, TRANSFORMER, ModelFolder
 from lmkcli.models.late import Vocabulary
-from lmkcli.models.sentence_layout import splade_config
+from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import FULL, Window
 
 _LMK_MODULES, _SENTENCE_MODULES = "lmkcli.sentence_modules", "sentence_transformers.models"
-_SPARSE_MODULES = "sentence_transformers.sparse_encoder.models"
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip
 _WRITTEN = {"modules.json", "config_sentence_transformers.json", TRAINED, manifest.NAME}
@@ -52,7 +51,7 @@ class ExportedModel(NamedTuple):
     modules: list[str]
     trust_remote_code: bool
     late: bool = False
-    sparse: bool = False
+    opened_by: str = "SentenceTransformer"
 
     @property
     def loaded_by(self) -> str:
@@ -60,7 +59,7 @@ class ExportedModel(NamedTuple):
         trust = ", trust_remote_code=True" if self.trust_remote_code else ""
         if self.late:
             return "pylate.models.ColBERT(folder)"
-        return f"{'SparseEncoder' if self.sparse else 'SentenceTransformer'}(folder{trust})"
+        return f"{self.opened_by}(folder{trust})"
 
     @property
     def proposed(self) -> bool:
@@ -88,7 +87,7 @@ def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedReci
     doc, folder = resolved.recipe.doc, resolved.folder
     requested = options.window or FULL
     placeable = doc.unit == "doc" and doc.landmark_token is None and not run_by_lmk(resolved)
-    declarable = placeable and not folder.modules and not makes_sparse(doc)
+    declarable = placeable and not folder.modules and _class(doc) is None
     if requested != FULL and not (declarable and requested.positions):
         raise UsageError(
             f"--window {requested} cannot be declared by this folder: write a number of positions, for a "
@@ -105,10 +104,11 @@ def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedReci
 def check_exportable(resolved: ResolvedRecipe) -> None:
     """Raise UsageError for a recipe that a sentence-transformers folder cannot express."""
     side, source = resolved.recipe.doc, resolved.folder
-    if makes_sparse(side):
+    if special := _class(side):
+        kind = reduction_of(side.pool).kind
         raise UsageError(
-            f"--pool {side.pool} makes sparse vectors, which this command does not support; "
-            f"{_opening(resolved)}"
+            f"--pool {side.pool} makes {kind} vectors, which this command does not support; "
+            f"{_opening(resolved, special)}"
         )
     if source.late:
         raise UsageError(
@@ -132,20 +132,25 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
         )
 
 
-def _opening(resolved: ResolvedRecipe) -> str:
-    """Return how sentence-transformers opens a sparse model, for a message.
+def _class(side: EncoderConfig) -> SentenceClass | None:
+    """Return the class of sentence-transformers of such models; None for SentenceTransformer."""
+    return reduction_of(side.pool).sentence_class
 
-    It opens folders of a SparseEncoder, and takes the pooler splade for a plain masked-language model.
+
+def _opening(resolved: ResolvedRecipe, special: SentenceClass) -> str:
+    """Return how sentence-transformers opens a model of a special class, for a message.
+
+    It opens the folders of the class, and takes the usual pooler of the class for a plain model.
     """
     side, source = resolved.recipe.doc, resolved.folder
-    if side.pool == (source.pool or "splade"):
+    if side.pool == (source.pool or special.usual):
         return (
             "sentence-transformers opens this model without an export: "
-            f"SparseEncoder({side.model!r})"
+            f"{special.name}({side.model!r})"
         )
     return (
-        f"lmk train --pool {side.pool} trains such a model, and SparseEncoder of sentence-transformers opens "
-        "its folder"
+        f"lmk train --pool {side.pool} trains such a model, and {special.name} of sentence-transformers "
+        "opens its folder"
     )
 
 
@@ -194,7 +199,7 @@ def _landmark_fault(resolved: ResolvedRecipe) -> str:
 def check_trainable(resolved: ResolvedRecipe) -> None:
     """Raise UsageError for a recipe that neither sentence-transformers nor PyLate folders can express."""
     doc = resolved.recipe.doc
-    if makes_sparse(doc):
+    if _class(doc):
         if doc.extend:
             raise UsageError(f"--extend {doc.extend} is for dense vectors; drop it")
     elif doc.unit != "token":
@@ -217,7 +222,7 @@ def is_placed(resolved: ResolvedRecipe) -> bool:
 
 def _is_native(doc: EncoderConfig) -> bool:
     """Return whether sentence-transformers itself has the pooling."""
-    if doc.landmark_token is not None or makes_sparse(doc):
+    if doc.landmark_token is not None or _class(doc):
         return True
     return doc.unit == "token" or (bool(open_pooler(doc.pool).sentence_mode) and not doc.append_eos)
 
@@ -260,7 +265,8 @@ def exported(resolved: ResolvedRecipe) -> ExportedModel:
     trust = lmk or recipe.doc.trust_remote_code
     late = recipe.doc.unit == "token"
     kinds = [module.type for module in modules]
-    return ExportedModel(kinds, trust, late, makes_sparse(recipe.doc))
+    special = _class(recipe.doc)
+    return ExportedModel(kinds, trust, late, special.name if special else "SentenceTransformer")
 
 
 def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
@@ -290,8 +296,8 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
         "default_prompt_name": None,
         "similarity_fn_name": recipe.doc.similarity,
     }
-    if makes_sparse(recipe.doc):
-        settings["model_type"] = "SparseEncoder"
+    if special := _class(recipe.doc):
+        settings["model_type"] = special.name
     if recipe.doc.unit == "token":
         late = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
         settings |= late | _late_settings(recipe, source)
@@ -346,9 +352,10 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         for module, path in zip(source.projections, projection_folders(source), strict=True):
             yield _Module(f"pylate.models.{module.kind}.{module.kind}", path, weights=module.folder)
         return
-    if makes_sparse(doc):
-        yield _Module(f"{_SPARSE_MODULES}.MLMTransformer", "", settings)
-        yield _Module(f"{_SPARSE_MODULES}.{SPLADE}", f"1_{SPLADE}", splade_config(doc.pool))
+    if special := _class(doc):
+        config = dict(special.poolers[doc.pool])
+        yield _Module(f"{special.package}.{special.transformer}", "", settings)
+        yield _Module(f"{special.package}.{special.pooling}", f"1_{special.pooling}", config)
     elif run_by_lmk(resolved):
         yield _Module(f"{_LMK_MODULES}.LmkEncoder", "", settings | _placement(resolved))
     elif doc.landmark_token is not None:

@@ -18,20 +18,19 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.encoding import artifacts
-from lmkcli.encoding.artifacts import encode_into, part_arrays, vectors_target
+from lmkcli.encoding.artifacts import vectors_target, write_vectors
+from lmkcli.encoding.encoder import encode_stream
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
-from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_reader import doc_table
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, duplicates_located
-from lmkcli.store.parts import UPDATES, ArrayTypes, Generation, PartSlice
-from lmkcli.store.sparse import SparseVectors, open_stored
+from lmkcli.store.parts import UPDATES, Generation, PartSlice
 from lmkcli.store.tokens import Tokens, token_stream
-from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import locked
 from lmkcli.system.streams import batched
+from lmkcli.vectors.stored import Vectors
 
 READ_CHARACTERS = 1 << 19
 KEY = "S16"  # half of a document's hash: enough to be unique, in half the memory
@@ -67,7 +66,7 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
         with duplicates_located(source), PartWriter(target, report, first) as writer:
             workers = settings.tokenizing_processes(encoder.model.device.type)
             stream = token_stream(new_docs, encoder.document_tokenizer, WHOLE, 0, workers)
-            encode_into(writer, stream, encoder, settings, report)
+            write_vectors(encode_stream(stream, encoder, report), writer, settings)
         report.check_stop()  # a signal ends the stream of documents early
         slices = stored.requested() + _unlisted(folder, first)
         had = sum(piece.rows for piece in before.slices)
@@ -224,7 +223,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
     A part is deleted if no generation of the last `keep_hours` lists it, because a reader may still use it
     until then.
     """
-    vectors = open_stored(folder)  # DataError if shards are missing
+    vectors: Vectors[Any] = Vectors(folder)  # DataError if shards are missing
     if (folder / parts.PARTS).is_symlink():
         raise DataError(
             f"{folder / parts.PARTS} is a link, and lmk removes nothing behind a link; compact the folder to "
@@ -239,7 +238,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
         now = before
         if len(rest) > 1 or any(piece.deleted for piece in rest):
             first = _next_row(folder, before.rows)
-            _rewrite(type(vectors)(vectors.artifact, rest), first, report)
+            _rewrite(Vectors(vectors.artifact, rest), first, report)
             written = _unlisted(folder, first)
             rows = _next_row(folder, before.rows)
             changed = before._replace(slices=kept + written, rows=rows)
@@ -254,31 +253,16 @@ def _is_full(folder: Path, piece: PartSlice) -> bool:
     return not piece.deleted and size >= part_writer.PART_BYTES // 2
 
 
-def _rewrite(old: Vectors | SparseVectors, row: int, report: Report) -> None:
+def _rewrite(old: Vectors[Any], row: int, report: Report) -> None:
     """Copy the live rows of `old` into parts from row `row` on."""
-    execution = old.manifest.execution
-    arrays = part_arrays(execution.store_dtype, old.dim, old.recipe.doc.unit == "chunk")
-    contexts = bool(old.recipe.doc.context)
-    target = PartTarget(old.folder, UPDATES, arrays, execution.store_text, contexts)
+    contexts, store_text = bool(old.recipe.doc.context), old.manifest.execution.store_text
+    target = PartTarget(old.folder, UPDATES, old.types, store_text, contexts)
     done = 0
     with PartWriter(target, report, row) as writer:
-        for docs, stored in _stored(old, arrays, writer):
+        for docs, stored in old.copies(writer.array_rows):
             done += len(docs)
             report.progress(done, old.rows, "documents")
             writer.append(docs, stored)
-
-
-def _stored(
-    old: Vectors | SparseVectors, arrays: ArrayTypes, writer: PartWriter
-) -> Iterator[tuple[list[DocRow], dict[str, NDArray[Any]]]]:
-    """Yield all documents with the arrays to append."""
-    if isinstance(old, SparseVectors):
-        for docs, vectors, spans in old.batches():
-            yield docs, {**vectors.arrays(writer), **spans}
-        return
-    for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
-        stored = (array for _, array in blocks)
-        yield blocks[0][0], dict(zip(arrays, stored, strict=True))
 
 
 def _delete_unlisted(

@@ -1,40 +1,33 @@
 """Development scores of a model in training, equal to those of `lmk search` and `lmk eval`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.encoding.encoder import (
-    AnyRagged,
-    BatchRunner,
-    Encoder,
-    SideEncoder,
-    SparseEncoder,
-    encode_stream,
-    encoder_of,
-    sparse_encoder_of,
-)
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
+from lmkcli.encoding.encoder import BatchRunner, Encoder, encode_stream, encoder_of
+from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
 from lmkcli.errors import DataError
 from lmkcli.evaluation.measures import evaluate
 from lmkcli.evaluation.scoring import DevSet, read_devsets
 from lmkcli.models.forward import ForwardPass
-from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
-from lmkcli.retrieval.sparse.exact_product import exact_product
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors.vector_search import scoring_of
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import Device
 from lmkcli.store.tokens import token_stream
-from lmkcli.store.vectors import Ragged
 from lmkcli.training.loop.development import DevScores
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.rows import AnyRows
 
 _DEPTH = 1000  # ranks for measures without a cut-off
 
@@ -69,54 +62,59 @@ class DevScorer:
     def __call__(self, module: nn.Module) -> DevScores:
         """Score the current ForwardPass on each collection."""
         forward: Any = module
-        doc, query = self.resolved.recipe.doc, self.resolved.recipe.query
-        if not makes_sparse(doc):
-            documents, queries = self._side(doc, forward), self._side(query, forward)
-            return DevScores(
-                {e.judged.name: _dense_score(e, documents, queries) for e in self.sets}
-            )
-        sides = self._sparse_side(doc, forward), self._sparse_side(query, forward)
-        scores, terms = {}, []
+        documents, queries = (self._side(side, forward) for side in self.resolved.recipe.sides)
+        scores, facts = {}, []
         for each in self.sets:
-            scores[each.judged.name], counts = _sparse_score(each, *sides)
-            terms.append(counts)
-        means = np.mean(terms, axis=0).tolist()
-        return DevScores(scores, dict(zip(("doc_terms", "query_terms"), means, strict=True)))
+            score, found = _scored(each, documents, queries)
+            scores[each.judged.name] = score
+            facts.append(found)
+        return DevScores(scores, {n: float(np.mean([f[n] for f in facts])) for n in facts[0]})
 
-    def _side(self, side: EncoderConfig, forward: ForwardPass) -> Encoder:
-        return encoder_of(side, *self._opened(side, forward), self.resolved.folder.name)
-
-    def _sparse_side(self, side: EncoderConfig, forward: ForwardPass) -> SparseEncoder:
-        return sparse_encoder_of(side, *self._opened(side, forward))
-
-    def _opened(self, side: EncoderConfig, forward: ForwardPass) -> tuple[Tokenizer, BatchRunner]:
+    def _side(self, side: EncoderConfig, forward: ForwardPass) -> Encoder[Any]:
         tokenizer = open_tokenizer(self.resolved.folder, side)
-        return tokenizer, BatchRunner(forward, EncodeSettings())
+        runner = BatchRunner(forward, EncodeSettings())
+        return encoder_of(side, tokenizer, runner, self.resolved.folder.name)
 
 
-def _dense_score(dev: DevSet, documents: Encoder, queries: Encoder) -> float:
-    ids, parts = _encoded(dev, documents)
-    counts = np.concatenate([part.counts for part in parts])
-    stored = Ragged.of(np.concatenate([part.vectors for part in parts]), counts)
-    vectors = InMemoryVectors(ids, stored)
-    rankings = vectors.search(queries.queries(dev.queries), _depth(dev), documents.model.device)
-    return _evaluated(dev, rankings)
-
-
-def _sparse_score(
-    dev: DevSet, documents: SparseEncoder, queries: SparseEncoder
-) -> tuple[float, tuple[float, float]]:
-    """Return the score, and the mean numbers of terms of documents and queries."""
-    ids, parts = _encoded(dev, documents)
-    asked = queries.queries(dev.queries)
-    depth = _depth(dev)
-    hits = exact_product(parts, asked, depth)
+def _scored(
+    dev: DevSet, documents: Encoder[Any], queries: Encoder[Any]
+) -> tuple[float, dict[str, float]]:
+    """Return the score, and facts about the vectors of documents and queries."""
+    ids: list[str] = []
+    pieces = []
+    stream = token_stream(open_collection(dev.spelling), documents.document_tokenizer, WHOLE, 0)
+    for batch in encode_stream(stream, documents, Report()):
+        ids += [doc.id for doc in batch.rows.docs]
+        pieces.append(batch.encoded.vectors)
+    if not ids:
+        raise DataError(f"--dev {dev.spelling} has no documents")
+    reduction = reduction_of(documents.side.pool)
+    codec = reduction.codec or "fp32"
+    stored = open_codec(codec).rows.joined(pieces, documents.dim)
+    asked, depth = queries.queries(dev.queries), _depth(dev)
+    settings = OpenSettings(device=Device(str(documents.model.device)))
+    search = scoring_of(codec).search(_InMemory(stored), settings)
+    hits = search.search(asked, min(depth, len(ids)))
     rankings = [
         ranked([ids[row] for row in rows.tolist()], scores).cut(depth)
         for rows, scores in zip(hits.rows, hits.scores, strict=True)
     ]
-    terms = float(np.concatenate([part.lengths for part in parts]).mean())
-    return _evaluated(dev, rankings), (terms, float(asked.lengths.mean()))
+    return _evaluated(dev, rankings), reduction.facts(stored, asked)
+
+
+class _InMemory(Generic[AnyRows]):
+    """The vectors of documents, a row for each (`RowMatrix`)."""
+
+    def __init__(self, stored: AnyRows) -> None:
+        self._stored = stored
+        self.rows, self.total, self.dim = len(stored.counts), int(stored.starts[-1]), stored.dim
+        self.single = self.rows == self.total
+
+    def __iter__(self) -> Iterator[AnyRows]:
+        yield self._stored
+
+    def at(self, rows: NDArray[np.int64]) -> AnyRows:
+        return self._stored.take(rows)
 
 
 def _drop_self(dev: DevSet) -> bool:
@@ -132,17 +130,3 @@ def _evaluated(dev: DevSet, rankings: Sequence[Ranking]) -> float:
     run = Run({query.id: ranking for query, ranking in zip(dev.queries, rankings, strict=True)})
     scores = evaluate(run, dev.judged.qrels, [dev.measure], _drop_self(dev))
     return scores.aggregated[str(dev.measure)]
-
-
-def _encoded(dev: DevSet, encoder: SideEncoder[AnyRagged]) -> tuple[list[str], list[AnyRagged]]:
-    """Return the ids and vectors of all documents of a collection, in memory."""
-    ids: list[str] = []
-    parts: list[AnyRagged] = []
-    spelling = dev.spelling
-    stream = token_stream(open_collection(spelling), encoder.document_tokenizer, WHOLE, 0)
-    for batch in encode_stream(stream, encoder, Report()):
-        ids += [doc.id for doc in batch.rows.docs]
-        parts.append(batch.encoded.vectors)
-    if not parts:
-        raise DataError(f"--dev {spelling} has no documents")
-    return ids, parts

@@ -56,8 +56,6 @@ _ROTARY_DECODERS = (
 PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The module that is proposed for sentence-transformers (pull request 3642)
 LANDMARKS = "LandmarkTransformer"
-SPLADE = "SpladePooling"  # the module of sparse vectors
-STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
 TABLE = "StaticEmbedding"  # the module of a table of embeddings
 TRAINED = "training.json"  # the last file that a training writes
 # The first splitter of a tokenizer.json, alone or in a sequence, and those that drop white space
@@ -242,10 +240,10 @@ def static_table(folder: Path, root: Path) -> Path | None:
 
 
 def no_language_head(folder: ModelFolder, reason: str) -> str:
-    """Return the message for a model that cannot make sparse vectors."""
+    """Return the message for a model without a language head, for a pooling that needs it."""
     return (
-        f"{folder.name} has no masked-language-model head ({reason}), and --pool splade needs one; give a "
-        "SPLADE model, such as one trained as BertForMaskedLM"
+        f"{folder.name} has no masked-language-model head ({reason}), which this pooling needs; give a model "
+        "such as one trained as BertForMaskedLM"
     )
 
 

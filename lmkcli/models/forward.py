@@ -17,9 +17,10 @@ from torch import nn
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
+from lmkcli.models.folder import ModelFolder
 from lmkcli.pooling.placement import Input
 from lmkcli.pooling.segment_mean import pool
-from lmkcli.pooling.table import Reduction
+from lmkcli.pooling.table import WindowReduction
 from lmkcli.store.token_blocks import Ints
 
 
@@ -76,6 +77,13 @@ class Model(Protocol):
         """Return the states of all tokens, [tokens, dim]; None if the model pools between its layers."""
 
 
+class ModelOpener(Protocol):
+    """The type of the rows in the catalog of models."""
+
+    def __call__(self, folder: ModelFolder, options: ModelOptions) -> Model:
+        """Return the model of a folder on a device, ready to run. Raises DataError if it cannot be loaded."""
+
+
 class Marks(NamedTuple):
     """The marked rows of some states, and the vector that each contributes to."""
 
@@ -100,6 +108,11 @@ class Pooling(nn.Module):
     def __init__(self, token_head: nn.Module, sentence_modules: nn.Module) -> None:
         super().__init__()
         self.token_head, self.sentence_modules = token_head, sentence_modules
+
+    @property
+    def masked(self) -> Any:
+        """The masked language model of a language head (`VocabularyHead`); None for another token head."""
+        return getattr(self.token_head, "masked", None)
 
     @property
     def linear(self) -> bool:
@@ -215,13 +228,13 @@ def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:
 class Finish(NamedTuple):
     """The last steps: make one vector of the windows of a text, cut to `dim` (0 keeps all), normalise.
 
-    `windows` is their mean, or for sparse vectors the maximum or the sum of their weights.
+    `windows` is their mean, maximum or sum, in each dimension.
     """
 
     average: bool
     dim: int
     normalize: bool
-    windows: Reduction = "mean"
+    windows: WindowReduction = "mean"
 
     def __call__(self, vectors: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Map [vectors, width] to [texts, dim], or to [vectors, dim] if `average` is false.

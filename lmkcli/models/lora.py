@@ -108,7 +108,7 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
 
 
 def _kind_of(base: Path, added: Mapping[str, Tensor]) -> Any:
-    """Return the class that opens the base: with its language head for the adapter of a sparse model."""
+    """Return the class that opens the base: with its language head if the adapter changes it."""
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(base, trust_remote_code=False)
         empty = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]

@@ -20,14 +20,13 @@ from lmkcli.models.folder import (
     NO_LIMIT,
     PLACED,
     RUN_BY_LMK,
-    SPLADE,
-    STATIC,
     TABLE,
     ModelFolder,
     SentenceModule,
     declared_length,
 )
 from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
+from lmkcli.models.sentence_classes import SentenceClass, class_of, sentence_classes
 from lmkcli.models.sentence_settings import (
     check_settings,
     declared_lengths,
@@ -49,16 +48,10 @@ _LEGACY = {
 _QUERY, _DOC = "query", "document"  # names of prompts
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0, TABLE: 0,
-    "Pooling": 1, MARKED: 1, SPLADE: 1, "Dense": 2,
+    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, TABLE: 0,
+    "Pooling": 1, MARKED: 1, "Dense": 2,
     "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
-# The pooler of SpladePooling, by its pooling_strategy and activation_function.
-_SPLADE = {
-    ("max", "relu"): "splade",
-    ("sum", "relu"): "splade-sum",
-    ("max", "log1p_relu"): "splade-log",
-}
 _LANDMARK_GRAN = 32  # the default of LandmarkTransformer
 
 
@@ -72,15 +65,16 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     config = read_json(path / "config_sentence_transformers.json")
     length = read_settings(encoder)
     folders = dict(modules)
-    late_model = is_late(config, list(folders))
-    check_settings(length, encoder / "sentence_bert_config.json", SPLADE in folders, late_model)
+    late_model, special = is_late(config, list(folders)), class_of(folders)
+    task = special.task if special else ""
+    check_settings(length, encoder / "sentence_bert_config.json", task, late_model)
     doc_length, query_length = declared_lengths(length)
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
     own = bool({PLACED, RUN_BY_LMK} & set(folders))
     placed = length if own else {}  # declarations of tokens that a pooler adds
     declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
-    if SPLADE in folders:
-        declared = _splade(read_json(folders[SPLADE] / "config.json"), path)
+    if special:
+        declared = special.pooler(folders[special.pooling])
     if LANDMARKS in folders:
         placed = _landmarks(length, declared, encoder)
     table = TABLE in folders
@@ -111,7 +105,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         lower_case=bool(length.get("do_lower_case", False)),
         query_prompt=_prompt(config, _QUERY),
         doc_prompt=_prompt(config, _DOC),
-        similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
+        similarity="cosine" if late else _similarity(config, path, special),
         normalize=any(kind == "Normalize" for kind, _ in modules),
         static_queries=static_queries,
         notes=(*_prompt_notes(config), *unknown_keys(length, pooling, config)),
@@ -189,18 +183,21 @@ def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
     if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
     modules = [(_kind(module["type"]), path / module["path"]) for module in listed]
+    classes = sentence_classes()
+    places = {each.transformer: 0 for each in classes} | {each.pooling: 1 for each in classes}
+    allowed = {**_ORDER, **places}
     static_queries = None
     if modules[0][0] == "Router":
         static_queries, documents = _routes(modules[0][1])
         modules[:1] = documents
     kinds = [kind for kind, _ in modules]
-    unknown = [kind for kind in kinds if kind not in _ORDER]
-    if unknown or _ORDER[kinds[0]] != 0:
+    unknown = [kind for kind in kinds if kind not in allowed]
+    if unknown or allowed[kinds[0]] != 0:
         raise DataError(
             f"{path}/modules.json has the module {', '.join(unknown) or kinds[0]}, which lmk does not "
-            f"read (it reads {', '.join(_ORDER)}, Transformer first)"
+            f"read (it reads {', '.join(allowed)}, Transformer first)"
         )
-    order = [_ORDER[kind] for kind in kinds]
+    order = [allowed[kind] for kind in kinds]
     if order != sorted(order) or order.count(0) > 1 or order.count(1) > 1:
         raise DataError(
             f"{path}/modules.json has its modules in the order {', '.join(kinds)}; lmk applies one "
@@ -210,14 +207,15 @@ def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
         if where.is_dir():
             check_files(where)
         if (
-            kind in ("Pooling", SPLADE, "Dense", "LayerNorm")
+            kind in ("Pooling", "Dense", "LayerNorm", *(each.pooling for each in classes))
             and not (where / "config.json").is_file()
         ):
             raise DataError(f"{where}/config.json is missing; download the model again")
-    if static_queries is not None and SPLADE not in kinds:
+    if static_queries is not None and class_of(kinds) is None:
+        needed = " or ".join(each.pooling for each in classes)
         raise DataError(
-            f"{path} has a table of weights for queries ({STATIC}), but no {SPLADE} for documents; lmk reads "
-            "both together only"
+            f"{path} has a table of weights for queries, but no {needed} for documents; lmk reads both "
+            "together only"
         )
     return modules, static_queries
 
@@ -244,10 +242,13 @@ def _routes(router: Path) -> tuple[Path, list[tuple[str, Path]]]:
                 raise DataError(f"{file} declares no type of {module!r}; download the model again")
         routes[name] = [(_kind(declared["types"][each]), router / each) for each in modules]
     queries, documents = routes.get("query", []), routes.get("document", [])
-    if len(routes) > 2 or [kind for kind, _ in queries] != [STATIC] or not documents:
+    tables = [each.table for each in sentence_classes()]
+    read = len(queries) == 1 and queries[0][0] in tables
+    if len(routes) > 2 or not read or not documents:
         raise DataError(
-            f"{file} is not the Router of a sparse model: lmk reads a route 'query' to one {STATIC}, and a "
-            "route 'document'; give the folder of one of its models"
+            f"{file} has other routes than lmk reads: a route 'query' to one table of weights "
+            f"({' or '.join(tables) or 'no installed package reads any'}), and a route 'document'; give the "
+            "folder of one of its models"
         )
     table = queries[0][1]
     if not table.is_dir():
@@ -289,24 +290,8 @@ def _pooling(config: dict[str, Any], path: Path) -> str:
     )
 
 
-def _splade(config: dict[str, Any], path: Path) -> str:
-    declared = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if declared not in _SPLADE:
-        raise DataError(
-            f"{path} pools sparse vectors by {' of '.join(map(str, declared))}, which lmk does not support; "
-            "choose another model"
-        )
-    return _SPLADE[declared]
-
-
-def splade_config(pool: str) -> dict[str, Any]:
-    """Return the configuration of SpladePooling for a pooler."""
-    strategy, activation = next(key for key, name in _SPLADE.items() if name == pool)
-    return {"pooling_strategy": strategy, "activation_function": activation}
-
-
-def _similarity(config: dict[str, Any], path: Path, sparse: bool) -> str:
-    name = config.get("similarity_fn_name") or ("dot" if sparse else "cosine")
+def _similarity(config: dict[str, Any], path: Path, special: SentenceClass | None) -> str:
+    name = config.get("similarity_fn_name") or (special.similarity if special else "cosine")
     if name not in ("cosine", "dot"):
         raise UsageError(
             f"{path} declares the similarity '{name}'; lmk scores by dot products (cosine or dot)"

@@ -51,12 +51,12 @@ def read_settings(encoder: Path) -> dict[str, Any]:
     return next(filter(None, (read_json(encoder / name) for name in FILES)), {})
 
 
-def check_settings(settings: Mapping[str, Any], where: Path, sparse: bool, late: bool) -> None:
+def check_settings(settings: Mapping[str, Any], where: Path, special: str, late: bool) -> None:
     """Raise DataError for settings of the module Transformer that change vectors, and that lmk ignores."""
-    wanted = "fill-mask" if sparse else "feature-extraction"
+    wanted = special or "feature-extraction"
     task = settings.get("transformer_task") or wanted
     modality = settings.get("modality_config") or {}
-    text = _MASKED if sparse else _TEXT
+    text = _MASKED if special else _TEXT
     name = settings.get("module_output_name") or "token_embeddings"
     faults = {
         f"transformer_task {task}": task != wanted,

@@ -37,8 +37,8 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.language_head import GivenStates, VocabularyHead
 from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
-from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.models.tensors import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints

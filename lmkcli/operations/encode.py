@@ -12,7 +12,7 @@ from lmkcli.operations.options import (
     OutputOptions,
     note_differences,
     note_skipped,
-    note_without_terms,
+    note_vectors,
     output_flag,
 )
 from lmkcli.progress import Report
@@ -249,13 +249,11 @@ class Encode(
 
     def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
         """The counts of this shard, or of the current generation."""
-        from lmkcli.encoding.resolution import makes_sparse
         from lmkcli.store.part_reader import sum_counts
 
         mine = _slices(job, folder)
         counts = sum_counts(folder, mine)
-        if makes_sparse(job.resolved.recipe.doc):
-            note_without_terms(report, folder, mine)
+        note_vectors(report, folder, mine)
         if job.shard.count == 1 and job.origin.only is None:
             note_differences(report, job.origin.name, docs=counts.docs)
         if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:

@@ -72,7 +72,7 @@ class ShardDone(Result):
 
 @dataclass(frozen=True)
 class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettings):
-    """Build an index of dense or sparse vectors, or of a collection (BM25). Exact search needs none."""
+    """Build an index of vectors, or of a collection (BM25). Exact search needs none."""
 
     verb: ClassVar[str] = "index"
     example: ClassVar[str] = "index/"

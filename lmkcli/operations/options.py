@@ -18,7 +18,6 @@ from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import WHOLE, Shard
 from lmkcli.system.atomic import exclusive, locked
 from lmkcli.system.output_streams import check_stream, is_stream
-from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
     from lmkcli.store.parts import PartSlice
@@ -297,14 +296,13 @@ def note_columns(report: Report, collection: Collection | None) -> None:
             report.note(line)
 
 
-def note_without_terms(
-    report: Report, folder: Path, slices: "list[PartSlice] | None" = None
-) -> None:
-    """Print the number of documents without any term in a folder of sparse vectors, or in some slices."""
-    from lmkcli.store.sparse import SparseVectors
+def note_vectors(report: Report, folder: Path, slices: "list[PartSlice] | None" = None) -> None:
+    """Print what the codec of a folder says about its vectors, or about some slices."""
+    from lmkcli.vectors.stored import Vectors
 
-    if empty := SparseVectors(folder, slices).without_terms():
-        report.note(f"{counted(empty, 'document')} without any term: no query finds them")
+    vectors: Vectors[Any] = Vectors(folder, slices)
+    for line in vectors.codec.notes(vectors):
+        report.note(line)
 
 
 def note_skipped(report: Report, source: object) -> None:

@@ -22,7 +22,7 @@ from lmkcli.text.formatting import counted
 if TYPE_CHECKING:
     from lmkcli.models.tokenizer import Tokenizer
     from lmkcli.pooling.placement import Placement
-    from lmkcli.store.sparse import SparseRagged
+    from lmkcli.vectors.rows import VectorRows
 
 LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
@@ -61,7 +61,7 @@ class Placed(Result):
     tokenizer: "Tokenizer"
     content_tokens: int
     averaged: bool  # False for models that return one vector per input
-    expansion: "SparseRagged | None" = None  # the sparse vectors of the text
+    encoded: "VectorRows | None" = None  # its vectors, if their dimensions are terms
 
     def as_json(self) -> Any:
         """The inputs with their ids, tokens and marks; the numbers of vectors and of lost tokens."""
@@ -79,21 +79,18 @@ class Placed(Result):
             [{"token": token, "weight": weight} for token, weight in terms]
             for terms in self.terms()
         ]
-        terms = {} if self.expansion is None else {"terms": expanded}
+        terms = {} if self.encoded is None else {"terms": expanded}
         return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost, **terms}
 
     def terms(self) -> list[list[tuple[str, float]]]:
-        """The terms of each sparse vector with their weights, the largest first."""
+        """The terms of each vector with their weights, the largest first."""
         import numpy as np
 
-        if self.expansion is None:
-            return []
-        vectors = self.expansion
         found = []
-        for first, stop in zip(vectors.offsets[:-1], vectors.offsets[1:], strict=True):
-            order = np.argsort(-vectors.weights[first:stop], kind="stable") + first
-            tokens = self.tokenizer.tokens(vectors.terms[order])
-            found.append(list(zip(tokens, vectors.weights[order].tolist(), strict=True)))
+        for weights in [] if self.encoded is None else self.encoded.matrix():
+            order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
+            tokens = self.tokenizer.tokens(order.astype(np.int32))
+            found.append(list(zip(tokens, weights[order].tolist(), strict=True)))
         return found
 
     def __str__(self) -> str:
@@ -115,7 +112,7 @@ class Placed(Result):
         placed = self.placement
         positions = sum(len(one.ids) for one in placed.inputs)
         marks = sum(len(one.marks) for one in placed.inputs)
-        how = "averaged" if self.expansion is None else "expanded"
+        how = "averaged" if self.encoded is None else "expanded"
         states = f"{counted(marks, '«marked» position')} {how} to " if self.averaged else ""
         return (
             f"{counted(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
@@ -181,7 +178,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
     show: Annotated[
         str | None,
         Flag(
-            "Print the placement of this text, and its terms with --pool splade; write nothing.",
+            "Print the placement of this text, and the terms of its vector if it has terms; write nothing.",
             role="mode",
             suggest_for="--text",
         ),
@@ -228,12 +225,12 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         )
 
     def _placed(self, text: str) -> Placed:
-        from lmkcli.encoding.resolution import makes_sparse, resolve
+        from lmkcli.encoding.resolution import reduction_of, resolve
 
         resolved = resolve(self.part(RecipeOptions), self.offline)
         from lmkcli.encoding.encoder import (  # imports torch: only after all checks
             make_placer,
-            open_sparse,
+            open_encoder,
         )
         from lmkcli.models.tokenizer_folder import open_tokenizer
 
@@ -242,8 +239,8 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         placer = make_placer(config, tokenizer.special)
         content = tokenizer([text])[0]
         placed = placer.place_text(content.ids, content.prompt, content.ends)
-        expansion = None
-        if makes_sparse(config):
-            encoder = open_sparse(config, resolved.folder, EncodeSettings())
-            expansion = encoder.texts([content], ["this text"])
-        return Placed(placed, tokenizer, len(content.ids), config.pool != "model", expansion)
+        encoded = None
+        if reduction_of(config.pool).of_terms:
+            encoder = open_encoder(config, resolved.folder, EncodeSettings())
+            encoded = encoder.texts([content], ["this text"])
+        return Placed(placed, tokenizer, len(content.ids), config.pool != "model", encoded)

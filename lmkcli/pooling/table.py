@@ -38,18 +38,7 @@ class SpecialTokens(NamedTuple):
     mask: int | None = None  # replaces hidden tokens in pre-training
 
 
-Reduction = Literal["mean", "max", "sum"]
-
-
-class Expanding(NamedTuple):
-    """The pooling of a sparse vector over the vocabulary, from the logits of marked positions.
-
-    reduction: 'max' or 'sum' over the positions, and by default over the windows of a text. logarithms: how
-    often the weight of a term is log(1 + weight), starting from relu(logit).
-    """
-
-    reduction: Reduction
-    logarithms: int = 1
+WindowReduction = Literal["mean", "max", "sum"]
 
 
 # What a tokenizer must have, and the poolers that do without.
@@ -92,7 +81,8 @@ class Pooler:
     # 'module:attribute' of a class of weights that the states pass through before the mean
     # (`lmkcli.models.heads.StateModule`)
     module: str = ""
-    expanding: Expanding | None = None  # sparse vectors over the vocabulary instead of a mean
+    # 'module:attribute' of what makes vectors of the marked states (`lmkcli.encoding.reduction.Reduction`)
+    reduction: str = "lmkcli.encoding.mean:MEAN"
 
     @property
     def chunked(self) -> bool:
@@ -144,11 +134,6 @@ MULTICLS = Pooler("multicls", "inserted", before="cls", prefix=False)
 LMK = Pooler("lmk", "inserted", after="landmark", suffix=False)
 LATENT = Pooler("latent", "every", module="lmkcli.models.heads:LatentAttention")
 MODEL = Pooler("model", "model")  # TITE, M2-BERT
-
-# Sparse vectors: SPLADE v2, SPLADE v1, and OpenSearch's weights log(1 + log(1 + relu(logit)))
-SPLADE = Pooler("splade", "every", expanding=Expanding("max"))
-SPLADE_SUM = Pooler("splade-sum", "every", expanding=Expanding("sum"))
-SPLADE_LOG = Pooler("splade-log", "every", expanding=Expanding("max", 2))
 
 
 def every_kth(k: int) -> Pooler:

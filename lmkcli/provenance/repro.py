@@ -17,8 +17,9 @@ from lmkcli.encoding.verification import TOLERANCE
 from lmkcli.errors import LmkError
 from lmkcli.provenance import lineage
 from lmkcli.provenance.lineage import LineageStep
-from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.vectors.stored import Vectors
+
+MATRIX = 1 << 20  # numbers in memory: vectors are compared as rows of a matrix
 
 _SHOWN = 12  # digits of a digest
 # Fields of an identity that describe inputs; the steps of the inputs compare them.
@@ -179,7 +180,7 @@ def _unchanged(step: LineageStep) -> bool:
 
 def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
     """Compare vectors by cosine and document, as the ranges of the parts may differ."""
-    least = least_cosine(open_stored(Path(then.path)), open_stored(Path(now.path)))
+    least = least_cosine(Vectors(Path(then.path)), Vectors(Path(now.path)))
     if least is None:
         return row._replace(
             same=False, why="the documents, or the numbers of vectors of a document, differ"
@@ -190,7 +191,7 @@ def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
     return row._replace(now=f"cosine {least:.6f}", same=least >= wanted, why=why)
 
 
-def least_cosine(one: Vectors | SparseVectors, other: Vectors | SparseVectors) -> float | None:
+def least_cosine(one: Vectors[Any], other: Vectors[Any]) -> float | None:
     """The least cosine between the vectors of two artifacts, paired by document and order.
 
     None if the documents or their numbers of vectors differ.
@@ -201,18 +202,14 @@ def least_cosine(one: Vectors | SparseVectors, other: Vectors | SparseVectors) -
         return None
     least = 1.0
     ids = list(names)
-    size = 50 if one.sparse else 1000  # sparse vectors are compared as long dense ones
+    size = max(1, min(1000, MATRIX // max(1, one.dim)))
     for start, stop in pairwise([*range(0, len(ids), size), len(ids)]):
         mine = one.at(np.array([names[name] for name in ids[start:stop]], np.int64))
         theirs = other.at(np.array([rows[name] for name in ids[start:stop]], np.int64))
         if one.dim != other.dim or not np.array_equal(mine.counts, theirs.counts):
             return None
-        least = min(least, _cosine(_matrix(mine), _matrix(theirs)))
+        least = min(least, _cosine(mine.matrix(), theirs.matrix()))
     return least
-
-
-def _matrix(texts: Ragged | SparseRagged) -> NDArray[np.floating]:
-    return texts.vectors if isinstance(texts, Ragged) else texts.dense()
 
 
 def _cosine(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:

@@ -12,7 +12,7 @@ Curves = dict[str, list[tuple[float, float]]]
 
 LOG = "log.jsonl"
 _FIX = "give the folder of a training"
-_TERMS = ("doc_terms", "query_terms")  # mean numbers of terms of sparse vectors
+_TERMS = ("doc_terms", "query_terms")  # mean numbers of terms, if dimensions are terms
 _NOT_LOSSES = {
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"),
     *_TERMS,
@@ -22,7 +22,7 @@ _NOT_LOSSES = {
 def panels(folder: Path) -> dict[str, Curves]:
     """The curves of a training: the loss with its parts, the learning rate, and each development set.
 
-    Sparse vectors also have the mean numbers of terms.
+    Vectors of terms also have the mean numbers of terms.
 
     DataError if there is no line with a loss, and for lines that a training does not write.
     """

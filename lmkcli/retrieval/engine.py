@@ -1,7 +1,7 @@
 """Engines: the kinds of indexes that `lmk index` builds and `lmk search` opens.
 
-An engine is a class with a row in the catalog. It inherits from `dense.vector_engine.VectorEngine`,
-`sparse.sparse_engine.SparseEngine` or `lexical.lexical_engine.LexicalEngine`, which open its input and turn
+An engine is a class with a row in the catalog. It inherits from `VectorEngine` or `NearestEngine`
+(vectors/vector_engine.py), or from `LexicalEngine` (lexical/lexical_engine.py), which open its input and turn
 what it opens into an index. The engine writes only what is its own: its settings, `build`, `open`, and
 `append` and shards if it has them. `IndexJob` does everything else: it gives the engine an empty folder to
 write into, and records the files that it finds there. No engine encodes queries.
@@ -16,12 +16,12 @@ from lmkcli import catalog
 from lmkcli.data.collection import Shard
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.rows import NumberedPart
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, IndexInput
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors.ranked_units import NumberedPart
 from lmkcli.spec.settings import Settings
 from lmkcli.system.input_files import validate
 
@@ -44,14 +44,12 @@ class Appended(NamedTuple):
 class Engine(ABC, Generic[AnyInput]):
     """One kind of index, with the settings of one index.
 
-    variant: selects the flags of `lmk index`: vectors, sparse, database or lexical.
     settings_type: the group of settings that the engine reads.
     in_shards: whether the index can be built in shards.
     digests_on_open: whether the files are compared with their digests before they are opened, because the
         library does not notice damage.
     """
 
-    variant: ClassVar[str]
     settings_type: ClassVar[type[Settings]] = NoSettings
     in_shards: ClassVar[bool] = False
     digests_on_open: ClassVar[bool] = False

@@ -15,8 +15,9 @@ from lmkcli.spec.operation import options
 
 if TYPE_CHECKING:  # these import NumPy and torch
     from lmkcli.encoding.encoder import Encoder
-    from lmkcli.retrieval.dense.vector_search import Division
-    from lmkcli.store.vectors import Vectors
+    from lmkcli.encoding.reduction import QueryEncoder
+    from lmkcli.retrieval.vectors.vector_search import Division
+    from lmkcli.vectors.stored import DenseVectors
 
 
 class IndexInfo(NamedTuple):
@@ -113,15 +114,15 @@ class Served(Index, Protocol):
 
 @runtime_checkable
 class Embedding(Index, Protocol):
-    """An index over dense vectors, whose model also encodes other texts.
+    """An index over vectors, whose model may also encode other texts.
 
-    dense: the vectors, with their recipe.
+    dense: the vectors, with their recipe; None if they are not dense.
     """
 
     @property
-    def dense(self) -> "Vectors": ...
+    def dense(self) -> "DenseVectors | None": ...
 
-    def use_encoder(self, encoder: "Encoder") -> None:
+    def use_encoder(self, encoder: "QueryEncoder[Any]") -> None:
         """Use a loaded encoder of the query side of the same recipe."""
 
 
@@ -135,7 +136,7 @@ class ScoresChunks(Index, Protocol):
     def chunk_scores(self, query: Query, name: str) -> list[ScoredChunk]:
         """Return all chunks of a document with their scores for a query; nothing without chunks."""
 
-    def contributions(self, query: Query, doc: Doc, encoder: "Encoder") -> list[ScoredChunk]:
+    def contributions(self, query: Query, doc: Doc, encoder: "Encoder[Any]") -> list[ScoredChunk]:
         """Return what each chunk of a document contributes to its score; nothing if that is unknown."""
 
 

@@ -7,26 +7,25 @@ since. Engines that append to an index get the changes of the vectors.
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self
 
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import IndexedCollection
 from lmkcli.data.collection import Collection, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.rows import (
+from lmkcli.retrieval.index_folder import BuiltIndex
+from lmkcli.retrieval.vectors.ranked_units import (
     NumberedPart,
     number,
     number_docs,
     read_numbering,
     still_live,
 )
-from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
-from lmkcli.store.vectors import StoredVectors
-
-AnyVectors = TypeVar("AnyVectors", bound=StoredVectors)
+from lmkcli.vectors.rows import AnyRows
+from lmkcli.vectors.stored import Vectors
 
 
 class CannotAppend(Exception):
@@ -97,7 +96,7 @@ class CollectionInput:
         return bool(stamp) and stamp == of["stamp"]
 
 
-class Changes(NamedTuple, Generic[AnyVectors]):
+class Changes(NamedTuple, Generic[AnyRows]):
     """The changes of vectors since an index was built or updated.
 
     fresh: the new parts. first: the number that their first vector gets in the index.
@@ -106,7 +105,7 @@ class Changes(NamedTuple, Generic[AnyVectors]):
     numbering: the parts that the index numbers after the update.
     """
 
-    fresh: AnyVectors
+    fresh: Vectors[AnyRows]
     first: int
     deleted: int
     kept: int
@@ -114,27 +113,30 @@ class Changes(NamedTuple, Generic[AnyVectors]):
 
 
 @dataclass(frozen=True)
-class VectorsInput(Generic[AnyVectors]):
+class VectorsInput(Generic[AnyRows]):
     """The vectors of a folder. With `by_document`, the index numbers documents instead of vectors."""
 
-    vectors: AnyVectors
+    vectors: Vectors[AnyRows]
     by_document: bool = False
     collection: ClassVar[None] = None
 
     @classmethod
     def open(
         cls,
-        kind: type[AnyVectors],
         source: Path,
+        kind: str,
         allow_incomplete: bool,
         report: Report,
         by_document: bool = False,
     ) -> Self:
         """Open the vectors to index. Unfinished shards are errors without `allow_incomplete`.
 
-        Raises UsageError if the vectors are not of the class `kind`, but sparse or dense.
+        Raises UsageError if the vectors are of another kind than `kind` (`CodecRow.rows`).
         """
-        vectors = kind.open_incomplete(source) if allow_incomplete else kind(source)
+        vectors: Vectors[AnyRows] = (
+            Vectors.open_incomplete(source) if allow_incomplete else Vectors(source)
+        )
+        vectors.require(kind)
         if vectors.unfinished:
             numbers = ", ".join(map(str, vectors.unfinished))
             report.note(
@@ -163,7 +165,7 @@ class VectorsInput(Generic[AnyVectors]):
             **({"unfinished shards": vectors.unfinished} if vectors.unfinished else {}),
         }
 
-    def _numbered(self, vectors: AnyVectors) -> list[NumberedPart]:
+    def _numbered(self, vectors: Vectors[AnyRows]) -> list[NumberedPart]:
         return number_docs(vectors) if self.by_document else number(vectors)
 
     def check_same(self, of: dict[str, Any], folder: Path) -> None:
@@ -178,7 +180,7 @@ class VectorsInput(Generic[AnyVectors]):
         """Return whether the vectors have the same digest."""
         return bool(of["vectors"] == self.vectors.digest())
 
-    def changes(self, of: dict[str, Any]) -> Changes[AnyVectors]:
+    def changes(self, of: dict[str, Any]) -> Changes[AnyRows]:
         """Return what has changed since the state `of`. Raises CannotAppend if these are other vectors.
 
         A part of other vectors has another digest, or contains a document again that was deleted.
@@ -193,7 +195,7 @@ class VectorsInput(Generic[AnyVectors]):
             same = of["digests"].get(str(piece.name)) == self.vectors.part_digest(piece.name)
             if not same or (piece.live & ~numbered[piece.name].live).any():
                 raise CannotAppend("these are other vectors")
-        fresh = type(self.vectors)(self.vectors.folder, added)
+        fresh: Vectors[AnyRows] = Vectors(self.vectors.folder, added)
         live = still_live(numbering, self.vectors.slices)
         return Changes(
             fresh,
@@ -204,10 +206,11 @@ class VectorsInput(Generic[AnyVectors]):
         )
 
 
-def indexed_vectors(kind: type[AnyVectors], index: BuiltIndex, moved: str) -> AnyVectors:
+def indexed_vectors(index: BuiltIndex, moved: str, kind: str) -> Vectors[Any]:
     """Open the vectors that an index was built from, at their recorded location or at `moved`.
 
-    Raises DataError if they are missing, and Mismatch if they are other vectors.
+    Raises DataError if they are missing, Mismatch if they are other vectors, and UsageError if they are of
+    another kind than `kind`.
     """
     folder, of = index.folder, index.of
     path = Path(moved) if moved else folder / index.described.facts.vectors
@@ -216,7 +219,8 @@ def indexed_vectors(kind: type[AnyVectors], index: BuiltIndex, moved: str) -> An
             f"the vectors of {folder} are not at {path}; give their location with --vectors"
         )
     slices = [PartSlice.from_json(item) for item in of["parts"]]
-    vectors = kind(path, slices)
+    vectors: Vectors[Any] = Vectors(path, slices)
+    vectors.require(kind)
     missing = {piece.name for piece in slices} - set(parts.list_parts(path))
     if missing or vectors.digest() != of["vectors"]:
         raise Mismatch(
@@ -225,7 +229,7 @@ def indexed_vectors(kind: type[AnyVectors], index: BuiltIndex, moved: str) -> An
     return vectors
 
 
-def notes_of(index: BuiltIndex, vectors: StoredVectors) -> tuple[str, ...]:
+def notes_of(index: BuiltIndex, vectors: Vectors[Any]) -> tuple[str, ...]:
     """Return notes for the user: if the vectors were incomplete, or were updated after the index."""
     notes = []
     if shards := index.of.get("unfinished shards"):
@@ -233,7 +237,7 @@ def notes_of(index: BuiltIndex, vectors: StoredVectors) -> tuple[str, ...]:
             f"{index.folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not "
             "finished."
         )
-    if type(vectors).open_incomplete(vectors.artifact).digest() != vectors.digest():
+    if Vectors.open_incomplete(vectors.artifact).digest() != vectors.digest():
         notes.append(
             f"{index.folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the "
             "index searches the vectors that it was built from. Update it with its index command and "

@@ -28,7 +28,6 @@ from lmkcli.catalog import engine_row
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, Stopped, UsageError
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.rows import NumberedPart
 from lmkcli.retrieval.engine import AnyInput, Engine, engine_of
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import (
@@ -40,6 +39,7 @@ from lmkcli.retrieval.index_folder import (
     write_files,
 )
 from lmkcli.retrieval.index_input import CannotAppend
+from lmkcli.retrieval.vectors.ranked_units import NumberedPart
 from lmkcli.system.atomic import LOCK_FILE, atomic_file, locked
 
 COMMON, SHARD = "common.index", "shard.index"  # what all shards share, and the file of each shard

@@ -39,7 +39,6 @@ from lmkcli.retrieval.index_folder import (
 )
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.store.codes import is_sparse
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,10 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
 
 
 def _open_reranker(vectors: Path | Artifact[Manifest], settings: OpenSettings) -> Reranker:
-    """Open vectors, dense or sparse, that rerank."""
-    opened = open_artifact(vectors, VectorsManifest)
-    if is_sparse(opened.manifest):
-        from lmkcli.retrieval.sparse.sparse_reranker import SparseReranker  # imports torch
+    """Open vectors that rerank."""
+    from lmkcli.retrieval.vectors.vector_reranker import VectorReranker  # imports torch
 
-        return SparseReranker(opened, settings)
-    from lmkcli.retrieval.dense.vector_reranker import VectorReranker
-
-    return VectorReranker(opened, settings)
+    return VectorReranker(open_artifact(vectors, VectorsManifest), settings)
 
 
 def open_all(
@@ -181,11 +175,7 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
         settings.refuse("vectors", *SEARCH, *LEXICAL)
         settings.refuse_others("vectors", "")
         vectors = open_artifact(opened, VectorsManifest)
-        if is_sparse(vectors.manifest):
-            from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors  # imports torch
-
-            return open_sparse_vectors(vectors, settings)
-        from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
+        from lmkcli.retrieval.vectors.vector_index import open_vectors  # imports torch
 
         return open_vectors(vectors, settings)
     index = finished_index(open_artifact(opened, IndexManifest))

@@ -23,14 +23,14 @@ from lmkcli.artifact.kinds import RunIdentity
 from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
-from lmkcli.encoding.encoder import AnyRagged
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Note, Report
-from lmkcli.retrieval.dense.vector_search import Division, PieceLayout, RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
 from lmkcli.retrieval.index import Divisible, Index
 from lmkcli.retrieval.searching import MemoryBudget, batches, parts
+from lmkcli.retrieval.vectors.vector_search import Division, PieceLayout, RowHits
 from lmkcli.system.atomic import atomic_file
+from lmkcli.vectors.rows import AnyRows
 
 
 def sharded_search(index: Index, queries: list[Query], k: int) -> "ShardedSearch[Any]":
@@ -44,11 +44,11 @@ def sharded_search(index: Index, queries: list[Query], k: int) -> "ShardedSearch
     return ShardedSearch(division, queries, k)
 
 
-class ShardedSearch(Generic[AnyRagged]):
+class ShardedSearch(Generic[AnyRows]):
     """A search that is divided among tasks."""
 
-    def __init__(self, division: Division[AnyRagged], queries: list[Query], k: int) -> None:
-        self._division: Division[AnyRagged] = division
+    def __init__(self, division: Division[AnyRows], queries: list[Query], k: int) -> None:
+        self._division: Division[AnyRows] = division
         self._queries, self._k = queries, min(k, division.rows)
 
     def claim(self, output: Path, identity: RunIdentity, count: int, call: Call) -> Shards:
@@ -98,7 +98,7 @@ class ShardedSearch(Generic[AnyRagged]):
                 yield Run(rankings, tag, cut=cut.intersection(rankings))
                 report.progress(first + part.stop, len(self._queries), "queries")
 
-    def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> AnyRagged:
+    def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> AnyRows:
         """Return the vectors of a batch of queries. The first task that needs them encodes them for all."""
         path = shards.once(
             f"queries-{first}.npz", lambda path: self._division.encode(batch, path), note
@@ -133,7 +133,7 @@ def _write_hits(path: Path, hits: RowHits) -> None:
     )
 
 
-def _subset(queries: AnyRagged, part: slice) -> AnyRagged:
+def _subset(queries: AnyRows, part: slice) -> AnyRows:
     return queries.take(np.arange(part.start, part.stop))
 
 
@@ -175,7 +175,7 @@ def sums_to(counts: NDArray[np.int64], length: int, total: int) -> bool:
     return counts.shape == (length,) and bool((counts >= 0).all() and counts.sum() == total)
 
 
-def load_arrays(path: Path, **types: type[np.generic]) -> list[NDArray[Any]]:
+def load_arrays(path: Path, **types: np.dtype[Any] | type[np.generic]) -> list[NDArray[Any]]:
     """Read the named arrays of a file. Raises DataError if it is damaged or has other types."""
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -8,14 +8,27 @@ environment variables and the tables of the documentation use the same field.
 from collections.abc import Callable
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
+from lmkcli.core import CODECS
 from lmkcli.errors import UsageError
 from lmkcli.spec.values import AUTO, Device, parser_of
 from lmkcli.system.hardware import usable_processors
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-StoreDtype = Literal["fp16", "fp32", "int8", "int4", "int2", "binary"]
+if TYPE_CHECKING:
+    StoreDtype = str
+else:
+    StoreDtype = Literal[tuple(row.name for row in CODECS)]
 Overflow = Literal["truncate", "error"]
 MOST_WORKERS = 14  # processes that tokenize by default: one GPU needs no more
 

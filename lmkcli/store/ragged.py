@@ -1,5 +1,6 @@
 """Rows of different lengths in one flat array."""
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -33,3 +34,13 @@ def interleave(
     joined[ranges(starts, counts)] = rows
     joined[ranges(starts + counts, other_counts)] = others
     return joined
+
+
+def cut(starts: Longs, size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges (first, stop) of texts with at most `size` vectors, or a single text with more."""
+    first = 0
+    while first < len(starts) - 1:
+        stop = int(np.searchsorted(starts, starts[first] + size, side="right")) - 1
+        stop = max(stop, first + 1)
+        yield first, stop
+        first = stop

@@ -14,8 +14,9 @@ from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import (
     ResolvedRecipe,
     check_gran,
-    makes_sparse,
     open_pooler,
+    pooler_name,
+    reduction_of,
     resolve,
 )
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
@@ -23,6 +24,7 @@ from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
 from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
+from lmkcli.spec.operation import options
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.spec.values import WHOLE_TEXT, Granularities, Granularity, Window
 from lmkcli.training.data.examples import Examples, Tally
@@ -30,12 +32,14 @@ from lmkcli.training.data.sources import Source, parse_source, read_sources
 from lmkcli.training.loop import tensorboard
 from lmkcli.training.losses import LossNotation
 from lmkcli.training.settings import (
+    POOLER_SETTINGS,
     LoopSettings,
     PretrainSettings,
     TrainSettings,
     check_dims,
     read_dims,
 )
+from lmkcli.vectors.stored import DENSE
 
 # Environment variables of accelerate's launcher for engines that split one model over processes.
 _SHARDING = {"FSDP": "ACCELERATE_USE_FSDP", "DeepSpeed": "ACCELERATE_USE_DEEPSPEED"}
@@ -96,7 +100,7 @@ def resolve_training(
     check_trainable(
         published_model(resolved)
     )  # fails if the result cannot be written as a model folder
-    _check_sparse(resolved, settings)
+    _check_pooler(resolved, settings)
     check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
@@ -107,21 +111,25 @@ def resolve_training(
     return ResolvedTraining(resolved, grans, parsed, read, teacher)
 
 
-def _check_sparse(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
-    """Raise UsageError for settings of sparse vectors with a dense model, or the reverse."""
-    pool, given = resolved.recipe.doc.pool, [*settings.given_sparsity]
-    if not makes_sparse(resolved.recipe.doc):
-        if given:
+def _check_pooler(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
+    """Raise UsageError for settings that have no effect with the pooler."""
+    pool = resolved.recipe.doc.pool
+    own, rows = catalog.POOLERS[pooler_name(pool)].train_settings, catalog.POOLERS.values()
+    for target, group in POOLER_SETTINGS.items():
+        given = [each for each in options(group) if getattr(settings, each.name) is not None]
+        if given and target != own:
+            users = ", ".join(row.name for row in rows if row.train_settings == target)
             raise UsageError(
-                f"--{given[0].replace('_', '-')} has no effect with --pool {pool}: it is for sparse vectors, "
-                "such as of --pool splade"
+                f"--{given[0].name.replace('_', '-')} has no effect with --pool {pool}, only with --pool "
+                f"{users}; drop it"
             )
+    if (kind := reduction_of(pool).kind) == DENSE:
         return
     for flag, value in (("--dims", settings.dims), ("--teacher", settings.teacher)):
         if value:
             raise UsageError(
-                f"{flag} is for dense vectors, and --pool {pool} makes sparse ones; drop it (a teacher's "
-                "scores can teach sparse vectors: --loss kl or margin-mse)"
+                f"{flag} is for dense vectors, and --pool {pool} makes {kind} ones; drop it (a teacher's "
+                "scores can teach all vectors: --loss kl or margin-mse)"
             )
 
 
@@ -134,9 +142,9 @@ def _teacher(
     trust = student.recipe.doc.trust_remote_code
     found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
     doc = found.recipe.doc
-    if makes_sparse(doc):
+    if (kind := reduction_of(doc.pool).kind) != DENSE:
         raise UsageError(
-            f"--teacher {settings.teacher} makes sparse vectors; give a model with dense vectors"
+            f"--teacher {settings.teacher} makes {kind} vectors; give a model with dense vectors"
         )
     if (doc.unit, student.recipe.doc.unit) != ("doc", "doc"):
         raise UsageError(

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.spec.settings import DeviceOption, Flag, Settings
+from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed
 from lmkcli.spec.values import AUTO, is_count
 
 
@@ -139,62 +139,25 @@ class LoopSettings(Settings):
         return replace(self, save_every=self.steps + 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparsitySettings(Settings):
-    """Settings for the regularisation of sparse vectors; None selects the default of sparse models."""
+def _pooler_groups() -> dict[str, type[Settings]]:
+    """The settings of training that the rows of poolers name, each once."""
+    rows = {row.train_settings: row for row in catalog.POOLERS.values() if row.train_settings}
+    return {name: catalog.load(row, f"pooler '{row.name}'", name) for name, row in rows.items()}
 
-    panel: ClassVar[str] = "Sparse vectors"
-    doc_flops: Annotated[
-        float | None,
-        Flag(
-            "Weight of FLOPS, sparse documents.",
-            min=0,
-            shown="3e-5",
-            aliases="--document-regularizer-weight",
-            suggest_for="--flops --lambda-d",
-        ),
-    ] = None
-    query_flops: Annotated[
-        float | None,
-        Flag(
-            "Weight of FLOPS, sparse queries.",
-            min=0,
-            shown="5e-5",
-            aliases="--query-regularizer-weight",
-            suggest_for="--lambda-q",
-        ),
-    ] = None
-    doc_l1: Annotated[float | None, Flag("Weight of L1, sparse documents.", min=0, shown="0")] = (
-        None
-    )
-    query_l1: Annotated[float | None, Flag("Weight of L1, sparse queries.", min=0, shown="0")] = (
-        None
-    )
-    sparsity_warmup: Annotated[
-        float | None,
-        Flag(
-            "Steps until these weights are reached; below 1, a share of all steps.",
-            min=0,
-            shown="1/3",
-        ),
-    ] = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in self.given_sparsity.items():
-            if not value < 1e38:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} {value} is out of range; write less than 1e38")
+POOLER_SETTINGS = _pooler_groups()
 
-    @property
-    def given_sparsity(self) -> dict[str, float]:
-        """The given settings of this class, by name."""
-        names = [field.name for field in fields(SparsitySettings)]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+if TYPE_CHECKING:
+
+    class PoolerSettings(Settings):
+        """The settings of all poolers that have some."""
+
+else:
+    PoolerSettings = composed("PoolerSettings", *POOLER_SETTINGS.values())
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(LoopSettings, SparsitySettings):
+class TrainSettings(LoopSettings, PoolerSettings):
     """Settings for training a bi-encoder."""
 
     loss: Annotated[
@@ -209,7 +172,10 @@ class TrainSettings(LoopSettings, SparsitySettings):
     ] = "infonce"
     temperature: Annotated[
         float,
-        Flag("Divisor of the scores; 0: the objective's default (0.02; sparse vectors: 1).", min=0),
+        Flag(
+            "Divisor of the scores; 0: the default of the pooler, else of the objective (0.02).",
+            min=0,
+        ),
     ] = 0.0
     symmetric: Annotated[bool, Flag("infonce: also contrast each passage with all queries.")] = (
         False

@@ -3,8 +3,9 @@
 Planning creates the objective and reads the examples, but no weights. `loop.execution` runs the job.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
+from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -53,9 +54,8 @@ from lmkcli.training.objectives.weighted_sum import WeightedSum
 from lmkcli.training.request import ResolvedTraining, check_found, published_model
 from lmkcli.training.settings import TrainSettings, read_dims
 from lmkcli.training.step import trainable
-from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Teacher
+from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Regulariser, Teacher
 from lmkcli.training.step.gradients import Gradients, enable_gradient_checkpointing
-from lmkcli.training.step.sparsity import Sparsity
 
 _SAMPLE = 500  # passages that are tokenized to look at their lengths
 
@@ -139,13 +139,13 @@ class TrainJob:
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
-        sparse = makes_sparse(self.resolved.recipe.doc)
+        regulariser = reduction_of(self.resolved.recipe.doc.pool).regulariser
         step = ContrastiveStep(
             gradients,
             self.objective,
             feed.place.sides[0],
             self._teacher(forward),
-            Sparsity.of(self.settings) if sparse else None,
+            _named(regulariser)(self.settings) if regulariser else None,
         )
         return TrainingTask(forward, step, feed, self.settings, self.dev)
 
@@ -186,6 +186,13 @@ class TrainJob:
     ) -> None:
         """Write the model in the layout of sentence-transformers."""
         checkpoints.publish(folder, published_model(self.resolved), module, learned, facts)
+
+
+def _named(target: str) -> Callable[[TrainSettings], Regulariser]:
+    """Import the function of a regulariser."""
+    module, attribute = target.split(":")
+    found: Callable[[TrainSettings], Regulariser] = getattr(import_module(module), attribute)
+    return found
 
 
 def _source_identity(source: Source) -> dict[str, Any]:
@@ -252,7 +259,7 @@ def plan(
 def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
     """Return the job of a resolved request. Raises DataError if documents in chunks give no example."""
     doc = request.resolved.recipe.doc
-    objective = open_objective(settings, doc.normalize, makes_sparse(doc))
+    objective = open_objective(settings, doc.normalize, reduction_of(doc.pool).temperature)
     examples, tallies = request.read or read_documents(request.sources)
     check_found(len(examples), request.sources)
     settings = settings.with_steps(len(examples))
@@ -263,16 +270,16 @@ def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
 
 
 def open_objective(
-    settings: TrainSettings, normalize: bool = True, sparse: bool = False
+    settings: TrainSettings, normalize: bool = True, temperature: float = 0.0
 ) -> Objective:
     """Create the objective with its settings, and add --dims and --teacher if given.
 
-    The scores of sparse vectors are no cosines, so their default temperature is 1.
+    `temperature` is the default of the pooler; 0 stands for that of the objective.
     """
     loss = LossNotation.parse(settings.loss)
     shared = {name: getattr(settings, name) for name in loss.flags}
-    if sparse and "temperature" in shared:
-        shared["temperature"] = settings.temperature or 1.0
+    if temperature and "temperature" in shared:
+        shared["temperature"] = settings.temperature or temperature
     made: list[Objective] = [term.create(shared) for term in loss.terms]
     weights = tuple(term.weight for term in loss.terms)
     objective = made[0] if weights == (1.0,) else WeightedSum(tuple(made), weights)

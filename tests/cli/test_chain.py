@@ -13,7 +13,7 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.cli import main
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -16,10 +16,10 @@ from lmkcli.data.run import read_run
 from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.store.vectors import Vectors
 from lmkcli.training import training_job
 from lmkcli.training.loop import execution
 from lmkcli.training.settings import TrainSettings
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 from tests.conftest import Lmk
 from tests.models.test_forward import m2bert_folder, tite_folder

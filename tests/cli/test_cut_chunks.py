@@ -13,7 +13,7 @@ from lmkcli.encoding.vector_updates import run_update
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.conftest import Lmk
 
 Models = Callable[[str], Path]

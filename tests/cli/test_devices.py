@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lmkcli.data.run import read_run
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.conftest import Lmk
 
 Models = Callable[[str], Path]

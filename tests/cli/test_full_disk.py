@@ -12,7 +12,7 @@ import pytest
 
 from lmkcli.store import parts
 from lmkcli.store.part_writer import NpyAppender
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import levels, tiny
 
 Models = Callable[[str], Path]

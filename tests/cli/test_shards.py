@@ -21,7 +21,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store import part_writer, parts, tokens
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -17,7 +17,7 @@ from lmkcli.artifact.kinds import IndexManifest
 from lmkcli.retrieval import index_folder
 from lmkcli.store import parts
 from lmkcli.store.tokens import Tokens
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 
 Lmk = Callable[..., Any]
 STORED = Path(__file__).resolve().parents[1] / "fixtures" / "artifacts-0.1"

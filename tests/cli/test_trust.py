@@ -12,7 +12,7 @@ import transformers
 from lmkcli.artifact import manifest
 from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.index_folder import write_built
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

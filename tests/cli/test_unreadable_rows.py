@@ -12,7 +12,7 @@ import pytest
 from lmkcli.data.collection import Shard
 from lmkcli.errors import Stopped
 from lmkcli.store import parts, tokens
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Lmk = Callable[..., Any]

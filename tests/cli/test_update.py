@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from lmkcli.artifact import manifest
-from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import LOCK_FILE, locked
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -25,7 +25,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.tokens import TokenRow
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

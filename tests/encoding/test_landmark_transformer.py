@@ -20,7 +20,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.tiny import WIDTH
 
 sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6")

@@ -24,7 +24,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.tiny import WIDTH, wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers", minversion="5.4")

@@ -33,17 +33,18 @@ from lmkcli.encoding.vector_updates import Compaction, VectorUpdate, compact, ru
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
-from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors import vector_index
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.token_blocks import TextTokens
 from lmkcli.store.tokens import TokenRow
-from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system.atomic import locked
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 from tests.cluster import waited
 from tests.forkserver import ForkServer
@@ -162,8 +163,8 @@ def folder(
 ) -> Folder:
     vectors = np.random.default_rng(3).standard_normal((6000, 16)).astype(np.float32)
     table = Table(vectors)
-    monkeypatch.setattr(artifacts, "open_any", lambda *_: table)
-    monkeypatch.setattr(dense_index, "open_query_encoder", lambda *_: table)
+    monkeypatch.setattr(artifacts, "open_encoder", lambda *_: table)
+    monkeypatch.setattr(vector_index, "open_query_encoder", lambda *_: table)
     return Folder(tmp_path / "v", tiny_model("bert"), table)
 
 
@@ -593,7 +594,7 @@ def test_readers_always_see_one_generation(
         return [int(word) for word in report.read_text().split()] if report.exists() else [0, 0]
 
     with pytest.MonkeyPatch.context() as patch, open(errors, "wb") as err:
-        patch.setattr(artifacts, "open_any", lambda *_: WordTable(folder.table.vectors))
+        patch.setattr(artifacts, "open_encoder", lambda *_: WordTable(folder.table.vectors))
         update(current)
         reports = [tmp_path / "one", tmp_path / "two"]
         readers = [

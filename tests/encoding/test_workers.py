@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lmkcli.store import tokens
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.conftest import Lmk
 
 Models = Callable[[str], Path]

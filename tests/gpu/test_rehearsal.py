@@ -12,17 +12,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from lmkcli.encoding.encoder import (
     BatchRunner,
     Encoder,
-    SparseEncoder,
     encoder_of,
     open_forward,
-    sparse_encoder_of,
 )
-from lmkcli.encoding.resolution import makes_sparse, open_pooler, resolve
-from lmkcli.models import attention, splade
+from lmkcli.encoding.resolution import reduction_of, resolve
+from lmkcli.models import attention, language_head
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
-from lmkcli.models.splade import SpladePooling
 from lmkcli.models.tokenizer_folder import open_tokenizer
+from lmkcli.plugins.sparse.splade_pooling import SpladePooling
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -32,7 +30,7 @@ from tests.models.test_forward import m2bert_folder, tite_folder
 from tests.models.test_late import pylate as pylate  # a fixture
 
 Models = Callable[[str], Path]
-AnyEncoder = Encoder | SparseEncoder
+AnyEncoder = Encoder[Any]
 pytestmark = pytest.mark.skipif(
     not torch.backends.cuda.is_built(), reason="needs PyTorch's CUDA build; a GPU is not needed"
 )
@@ -48,8 +46,6 @@ def encoder(folder: Path, dtype: str, side: str = "doc", **options: Any) -> AnyE
         open_forward(config, resolved.folder, how).requires_grad_(False), EncodeSettings()
     )
     tokenizer = open_tokenizer(resolved.folder, config)
-    if makes_sparse(config):
-        return sparse_encoder_of(config, tokenizer, runner)
     return encoder_of(config, tokenizer, runner, "m")
 
 
@@ -120,13 +116,12 @@ def test_sparse_vectors(
     options: dict[str, str],
 ) -> None:
     """The vectors stay on the device as a matrix. Some texts share a block of logits, some need several."""
-    monkeypatch.setitem(splade.LOGITS, "cpu", 64 * tiny.VOCABULARY)
+    monkeypatch.setitem(language_head.LOGITS, "cpu", 64 * tiny.VOCABULARY)
     one = encoder(masked_model(name), dtype, **options)
     forward = one.runner.forward
     if not trained:
-        expanding = open_pooler(options["pool"]).expanding
-        assert expanding
-        forward.pooling = SpladePooling(forward.pooling.token_head, expanding)
+        how = reduction_of(options["pool"])
+        forward.pooling = SpladePooling(forward.pooling.token_head, how.of_marks, how.logarithms)
     check(forward, inputs(one), one.dim)
 
 

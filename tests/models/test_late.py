@@ -25,7 +25,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import tokenized
-from lmkcli.store.vectors import Ragged
+from lmkcli.vectors.rows import Ragged
 from tests import tiny
 
 Make = Callable[..., Path]

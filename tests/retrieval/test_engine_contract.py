@@ -21,7 +21,6 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.plugins.serve.indexes import IndexSet
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_job
-from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import Divisible
 from lmkcli.retrieval.index_folder import read_built
@@ -43,9 +42,9 @@ BRUTE = """
 import numpy as np
 
 from lmkcli.catalog import EngineRow
-from lmkcli.retrieval.dense.vector_engine import VectorEngine
-from lmkcli.retrieval.dense.vector_search import OpenedEngine
-from lmkcli.retrieval.dense.vector_search import Candidates
+from lmkcli.retrieval.vectors.vector_engine import NearestEngine
+from lmkcli.retrieval.vectors.vector_search import OpenedEngine
+from lmkcli.retrieval.vectors.vector_search import Candidates
 from lmkcli.retrieval.engine import Appended
 
 ROWS = (EngineRow("brute", "lmk_brute:Brute", "brute force", variant="vectors"),)
@@ -55,7 +54,7 @@ def stored(vectors):
     return np.concatenate([np.zeros((0, vectors.dim), np.float32), *(b.vectors for b in vectors)])
 
 
-class Brute(VectorEngine):
+class Brute(NearestEngine):
     kind = "brute"
     in_shards = True
 
@@ -174,7 +173,7 @@ class Life:
 
     @property
     def variant(self) -> str:
-        return engine_of(self.case.kind).variant
+        return catalog.engine_row(self.case.kind).variant
 
     @property
     def source(self) -> Path:
@@ -187,7 +186,7 @@ class Life:
         if self.variant == "lexical":
             return
         options: dict[str, Any] = (
-            {"pool": "splade", "top_terms": 9} if self.variant == "sparse" else {}
+            {"pool": "splade", "top_terms": 9} if takes_terms(self.case.kind) else {}
         )
         Encode(
             "collection.jsonl", model=str(self.model), output=self.source,
@@ -271,15 +270,14 @@ def life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Life:
     """A finished index of a collection."""
-    sparse = engine_of(case.kind).variant == "sparse"
-    model = masked_model("bert") if sparse else tiny_model("bert")
+    model = masked_model("bert") if takes_terms(case.kind) else tiny_model("bert")
 
     def make(folder: Path) -> None:
         folder.mkdir()
         monkeypatch.chdir(folder)
         Life(folder, case, model).write(docs(range(DOCS)))
 
-    made = once(f"engines/{engine_of(case.kind).variant}", make)
+    made = once(f"engines/{catalog.engine_row(case.kind).variant}", make)
     shutil.copytree(made, tmp_path / "life")
     for path in (tmp_path / "life").glob("vectors/manifest.json"):  # the collection moves too
         path.write_text(path.read_text().replace(str(made), str(tmp_path / "life")))
@@ -287,6 +285,10 @@ def life(
     new = Life(tmp_path / "life", case, model)
     new.run()
     return new
+
+
+def takes_terms(kind: str) -> bool:
+    return catalog.engine_row(kind).takes == "sparse"
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:

@@ -23,16 +23,17 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
-from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors import vector_index
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import Vectors
 from tests import manifests
 from tests.immediate import Immediate
 from tests.indexes import build_faiss
@@ -148,7 +149,7 @@ def test_exact_search_ranks_like_float64(
     )
     assert len(Vectors(folder).slices) > 5
     monkeypatch.setattr(
-        dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+        vector_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
     )
     queries = [Query(f"q{i}", str(i)) for i in range(len(query_vectors))]
     stored = vectors.astype({"fp16": np.float16, "fp32": np.float32}[store]).astype(np.float32)
@@ -170,7 +171,7 @@ def test_an_approximate_index_over_parts_rescores_exactly(
     build_faiss(Vectors(folder), tmp_path / "i", FaissSettings())
     query_vectors = random.standard_normal((4, 8)).astype(np.float32)
     monkeypatch.setattr(
-        dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+        vector_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
     )
     queries = [Query(f"q{i}", str(i)) for i in range(4)]
     run = open_index(tmp_path / "i", OpenSettings(ef_search=500)).search(queries, 200)

@@ -23,7 +23,7 @@ from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.indexes import build_faiss, build_lexical
 from tests.models.test_crossencoder import by_hand, save
 

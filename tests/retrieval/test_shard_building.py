@@ -19,7 +19,7 @@ from lmkcli.retrieval import index_job
 from lmkcli.retrieval.engines.faiss import engine
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index_folder import check_files, finished_index, read_built
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests.indexes import build_shard, files_of, join_shards
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 

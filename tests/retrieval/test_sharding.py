@@ -15,13 +15,14 @@ from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval import searching
-from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.retrieval.vectors import vector_index
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import Vectors
 from tests.indexes import build_faiss
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
 
@@ -61,7 +62,7 @@ class Folder:
         query_vectors: Any = tied(7, 6, 1) if unit != "token" else several(7, 1)
         VectorsFolder(self.path, self._model, shards=2).unit(unit).fill(IDS, docs)
         self._patch.setattr(
-            dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+            vector_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
         )
         return self.path
 

@@ -382,9 +382,9 @@ def _lengths(analyze: Analyze, report: Report) -> _Computed:
 def _vector_map(analyze: Analyze, report: Report) -> _Computed:
     """Vectors in two dimensions, coloured by a field."""
     from lmkcli.plugins.analysis import maps
-    from lmkcli.store.vectors import Vectors
+    from lmkcli.vectors.stored import open_dense
 
-    vectors = Vectors(Path(analyze.source))
+    vectors = open_dense(Path(analyze.source))
     by = analyze.by
     projection = maps.make_map(vectors, analyze.docs or _MAP_DOCS, analyze.method, by)
     labels = (*projection.axes, by)
@@ -407,9 +407,9 @@ def _similarity(analyze: Analyze, report: Report) -> _Computed:
     if analyze.doc is None:
         raise UsageError("--doc is missing; write the id of a document, as lmk search prints it")
     from lmkcli.plugins.analysis import maps
-    from lmkcli.store.vectors import Vectors
+    from lmkcli.vectors.stored import open_dense
 
-    vectors = Vectors(Path(analyze.source))
+    vectors = open_dense(Path(analyze.source))
     chunks = maps.similarity(vectors, analyze.doc)
     rows = list(_neighbours(chunks))
     draw = _figure("heatmap", chunks.cosines, ("chunk", "cosine"))

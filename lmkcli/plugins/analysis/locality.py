@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Collection, Query
-from lmkcli.encoding.encoder import Encoder, encoder_of, open_encoder
+from lmkcli.encoding.encoder import Encoder, encoder_of, open_encoder, require_dense
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import EACH_CHUNK, NO_OVERLAP, is_digits
 from lmkcli.store.tokens import TokenRow
+from lmkcli.vectors.rows import Ragged
 
 Floats = NDArray[np.floating]
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
@@ -38,9 +39,9 @@ class Locality(NamedTuple):
 class Encoders(NamedTuple):
     """Encoders of a document's chunks together, of each chunk alone, and of queries."""
 
-    together: Encoder
-    alone: Encoder
-    query: Encoder
+    together: Encoder[Ragged]
+    alone: Encoder[Ragged]
+    query: Encoder[Ragged]
 
 
 class AnsweredQuery(NamedTuple):
@@ -53,6 +54,7 @@ class AnsweredQuery(NamedTuple):
 def open_encoders(resolved: ResolvedRecipe, settings: EncodeSettings) -> Encoders:
     """The encoders of a recipe with unit chunk; they share one model."""
     recipe, folder = resolved.recipe, resolved.folder
+    require_dense(recipe.doc)
     together = open_encoder(recipe.doc, folder, settings)
     side = replace(recipe.doc, window=EACH_CHUNK, overlap=NO_OVERLAP)
     alone = encoder_of(side, together.tokenizer, together.runner, folder.name)

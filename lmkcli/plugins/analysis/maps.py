@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import open_collection
 from lmkcli.errors import DataError
-from lmkcli.store.vectors import Vectors
 from lmkcli.text.formatting import shell_line
+from lmkcli.vectors.stored import DenseVectors
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ class Project(Protocol):
         """[vectors, dim] -> positions [vectors, 2], and the labels of the two axes."""
 
 
-def make_map(vectors: Vectors, wanted: int, method: str, by: str) -> Map:
+def make_map(vectors: DenseVectors, wanted: int, method: str, by: str) -> Map:
     """A map of the vectors of `wanted` documents, spread evenly over the folder, coloured by a field.
 
     `by` is chunk, doc, empty, or a field of the collection's records. DataError for fewer than three
@@ -63,7 +63,7 @@ def make_map(vectors: Vectors, wanted: int, method: str, by: str) -> Map:
     return Map(places, docs, chunks, values, axes)
 
 
-def _field(vectors: Vectors, by: str, docs: list[str]) -> list[str] | list[float]:
+def _field(vectors: DenseVectors, by: str, docs: list[str]) -> list[str] | list[float]:
     """A field of the records of documents, from the encoded collection; numbers if all are numbers."""
     source = vectors.manifest.execution.source.name
     fields = {doc.id: doc.text for doc in open_collection(source, by).docs()}
@@ -93,7 +93,7 @@ def pca(vectors: Floats) -> tuple[Floats, tuple[str, str]]:
     return (centred @ chosen).astype(np.float32), (first, second)
 
 
-def similarity(vectors: Vectors, doc: str) -> Similarity:
+def similarity(vectors: DenseVectors, doc: str) -> Similarity:
     """The cosines between all chunks of a document; DataError if it is missing or has one vector."""
     row = vectors.rows_of([doc]).get(doc)
     if row is None:

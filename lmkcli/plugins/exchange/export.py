@@ -167,9 +167,9 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
             facts = write(source, lambda: destination.prepare(report), report)._asdict()
         else:
             from lmkcli.plugins.exchange.exports import export
-            from lmkcli.store.vectors import Vectors
+            from lmkcli.vectors.stored import open_dense
 
-            vectors = Vectors(source)
+            vectors = open_dense(source)
             folder = destination.prepare(report)
             with report.step("export") as job:
                 rows = export(vectors, self.to, folder, job)

@@ -24,9 +24,9 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.faiss_flat import write_flat
 from lmkcli.progress import Progress, Report
 from lmkcli.store.part_writer import NpyAppender
-from lmkcli.store.vectors import Vectors
 from lmkcli.training.data.examples import Tally
 from lmkcli.training.data.sources import parse_source, read_sources
+from lmkcli.vectors.stored import DenseVectors
 
 PICKLE_BYTES = 256 << 20  # of vectors in one file: tevatron reads one file at a time
 PROTOCOL = 4  # the newest one with equal results in every NumPy since 1.26
@@ -56,7 +56,7 @@ class ExportedVectors:
         return self.unit != "doc"
 
 
-def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -> int:
+def export(vectors: DenseVectors, to: str, folder: Path, report: Report = Report()) -> int:
     """Write all vectors to `folder` in the format `to`; return their number.
 
     A folder with the same export is left unchanged. UnknownName for an unknown format, UsageError for
@@ -83,13 +83,13 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
     return rows
 
 
-def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[VectorBatch]:
+def _batches(vectors: DenseVectors, rows: int, progress: Progress) -> Iterator[VectorBatch]:
     done = 0
-    for docs, decoded in vectors.decoded():
+    for docs, texts, _ in vectors.batches():
         counts = [doc.vectors for doc in docs]
         ids = [doc.doc.id for doc in docs for _ in range(doc.vectors)]
         chunks = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
-        yield VectorBatch(ids, chunks, decoded)
+        yield VectorBatch(ids, chunks, texts.vectors.astype(np.float32, copy=False))
         done += len(ids)
         progress(done, rows, "vectors")
 

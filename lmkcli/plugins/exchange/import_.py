@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.operations.options import Destination, MapIds, NewOutput, note_without_terms
+from lmkcli.operations.options import Destination, MapIds, NewOutput, note_vectors
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Offline, Settings, composed
-from lmkcli.store.codes import SPARSE
 from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
                 f"{counted(imported.normalized, 'vector')} without unit length normalised, as {self.model} "
                 "requires"
             )
-        if incoming.stored == SPARSE:
-            note_without_terms(report, folder)
+        note_vectors(report, folder)
         return Imported(folder, imported._asdict())
 
     def _opened(self, report: Report) -> "tuple[ForeignVectors, Recipe]":

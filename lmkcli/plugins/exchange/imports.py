@@ -35,10 +35,12 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Device
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
+from lmkcli.store.part_writer import PartTarget, shard_writer
 from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.sparse import open_stored
 from lmkcli.system.input_files import MAX_RECORD_LINE, bounded_lines, check_finite, parse_json
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import SPANS, Vectors
 
 ROWS = 1000  # documents in memory at a time
 UNIT = 1e-3  # a unit vector has a length of 1 ± this
@@ -47,7 +49,7 @@ UNIT = 1e-3  # a unit vector has a length of 1 ± this
 class ForeignVector(NamedTuple):
     """One vector of another tool: file and line, document id, text (if known), and values.
 
-    terms: only for sparse vectors, the terms of the values.
+    terms: the terms of the values, in formats that list only some dimensions.
     """
 
     where: str
@@ -69,25 +71,18 @@ class ForeignVectors:
     rows: Callable[[], Iterator[ForeignVector]]
 
     @property
-    def stored(self) -> str:
-        """The store_dtype of the vectors folder."""
+    def codec(self) -> str:
+        """The codec of the vectors folder."""
         return "fp16" if self.dtype == "float16" else "fp32"
 
-    @property
-    def types(self) -> ArrayTypes:
-        """The arrays of a part: dtype and width of each, by name."""
-        return {"vectors": (self.dtype, (self.dim,))}
-
-    def arrays(
-        self, rows: list[ForeignVector], normalize: bool, writer: PartWriter
-    ) -> tuple[dict[str, NDArray[Any]], int]:
-        """Return the arrays of some vectors for a part, and the number of vectors that were normalised.
+    def texts(self, rows: list[ForeignVector], normalize: bool) -> tuple[Any, int]:
+        """Return some vectors as rows, one for each text, and how many vectors were normalised.
 
         Raises DataError, with file and line, for the first vector that is not valid.
         """
         vectors = _matrix(rows, self.dim)
         normalized = _normalize(vectors) if normalize else 0
-        return {"vectors": vectors.astype(self.dtype)}, normalized
+        return Ragged.single(vectors), normalized
 
 
 class ImportCounts(NamedTuple):
@@ -215,10 +210,10 @@ def unknown_recipe(unit: str = "doc") -> Recipe:
 
 def check_width(incoming: ForeignVectors, resolved: ResolvedRecipe) -> None:
     """Mismatch if the vectors of the model for queries have another number of dimensions."""
-    from lmkcli.encoding.encoder import open_encoder  # here: torch takes seconds to import
+    from lmkcli.encoding.encoder import open_query_encoder  # here: torch takes seconds to import
 
     settings = EncodeSettings(dtype="fp32", device=Device("cpu"))
-    dim = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
+    dim = open_query_encoder(resolved.recipe.query, resolved.folder, settings).dim
     if dim != incoming.dim:
         raise Mismatch(
             f"{incoming.files[0]} has vectors of {incoming.dim} dimensions, but {resolved.folder.name} "
@@ -247,7 +242,8 @@ def run_import(
         normalized = 0
         if not parts.is_finished(folder, WHOLE):
             normalized = _write(incoming, (folder, recipe.doc), map_ids, report)
-    return ImportCounts(open_stored(folder).rows, incoming.dim, normalized)
+    opened: Vectors[Any] = Vectors(folder)
+    return ImportCounts(opened.rows, incoming.dim, normalized)
 
 
 def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> VectorsManifest:
@@ -264,7 +260,7 @@ def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> VectorsMa
             source=Origin(name=str(incoming.files[0].parent), stamp=stamp),
             shards=1,
             dtype="fp32",  # for queries; the dtype of the documents is unknown
-            store_dtype=incoming.stored,
+            store_dtype=incoming.codec,
             store_text=incoming.has_text,
         ),
         facts=VectorsFacts(**manifest.environment(call), models=recipe.located()),
@@ -277,8 +273,9 @@ def _write(
     """Write the rows that are not stored yet; return the number of vectors that were normalised."""
     folder, side = target
     chunked = side.unit == "chunk"
-    spans: ArrayTypes = {"spans": ("int32", (2,))} if chunked else {}
-    arrays: ArrayTypes = {**incoming.types, **spans}
+    spans: ArrayTypes = SPANS if chunked else {}
+    codec = open_codec(incoming.codec)
+    arrays: ArrayTypes = {**codec.types(incoming.dim), **spans}
     foreign = incoming.rows()
     documents = (
         (list(same) for _, same in groupby(foreign, lambda row: row.id))
@@ -290,13 +287,13 @@ def _write(
         remaining = islice(documents, writer.row, None)
         while batch := list(islice(remaining, ROWS)):
             rows = [row for doc in batch for row in doc]
-            values, scaled = incoming.arrays(rows, side.normalize, writer)
+            texts, scaled = incoming.texts(rows, side.normalize)
             normalized += scaled
             report.progress(writer.row + len(batch), None, "documents" if chunked else "vectors")
             no_spans = {name: np.zeros((len(rows), 2), np.int32) for name in spans}
             writer.append(
                 [_doc_row(doc, map_ids) for doc in batch],
-                {**values, **no_spans},
+                {**codec.coded(texts, writer.array_rows), **no_spans},
                 rows[0].where.rsplit(" line ", 1)[0],
             )
     return normalized

@@ -32,7 +32,7 @@ _MODEL = "transformers.modeling_layers"  # what models of all architectures impo
 _PRELOADED = {
     "tokenize": ["lmkcli.encoding.artifacts"],
     "encode": ["lmkcli.encoding.artifacts", "lmkcli.models.transformer", _MODEL],
-    "search": ["lmkcli.retrieval.pipeline", "lmkcli.retrieval.dense.dense_index", _MODEL],
+    "search": ["lmkcli.retrieval.pipeline", "lmkcli.retrieval.vectors.vector_index", _MODEL],
     "eval": ["lmkcli.evaluation.scoring", "lmkcli.evaluation.compare"],
 }
 

@@ -296,14 +296,13 @@ def _recipe(operation: Any, step: GridStep) -> Recipe | None:
 
 def _check_index(operation: Any, encoding: GridStep) -> None:
     """UsageError for an index over vectors that it cannot hold."""
-    from lmkcli.encoding.resolution import makes_sparse
+    from lmkcli.encoding.resolution import reduction_of
 
     recipe = _recipe(encoding.operation, encoding)
     if recipe is None:
         return
-    sparse = makes_sparse(recipe.doc)
-    if sparse != (engine_row(operation.kind).variant == "sparse"):
-        made, needed = ("sparse", "dense") if sparse else ("dense", "sparse")
+    made, needed = reduction_of(recipe.doc.pool).kind, engine_row(operation.kind).takes
+    if made != needed:
         raise UsageError(
             f"--kind {operation.kind} needs {needed} vectors, and --pool {recipe.doc.pool} makes {made} ones"
         )

@@ -12,9 +12,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +27,30 @@ from lmkcli.plugins.milvus.milvus_collection import (
 )
 from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.candidates import Numbering
-from lmkcli.retrieval.dense.rows import NumberedPart
-from lmkcli.retrieval.dense.vector_engine import VectorEngine
-from lmkcli.retrieval.dense.vector_search import OpenedEngine, check_finite
 from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.store.vectors import Vectors
+from lmkcli.retrieval.vectors.candidates import Numbering
+from lmkcli.retrieval.vectors.ranked_units import NumberedPart
+from lmkcli.retrieval.vectors.vector_engine import NearestEngine
+from lmkcli.retrieval.vectors.vector_search import OpenedEngine, check_finite
 from lmkcli.system import network
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import DenseVectors
 
 TOKEN = "LMK_MILVUS_TOKEN"
 NUMBERS = 1 << 20  # vector numbers that are checked for deletion at a time
 _LOCATION = ("uri", "collection")  # settings that do not change vectors
 
 
-class Milvus(VectorEngine):
+class Milvus(NearestEngine):
     """Search over vectors in a collection of Milvus.
 
     `index` is the folder of an index that was opened; the address of a file is relative to it.
     """
 
-    variant: ClassVar[str] = "database"
     settings_type = MilvusSettings
     kind = "milvus"
     settings: MilvusSettings
@@ -92,13 +91,13 @@ class Milvus(VectorEngine):
         """The collection to write to. Raises DataError if no server answers."""
         return _connect(self.settings, os.environ.get(TOKEN, ""))
 
-    def check(self, given: VectorsInput[Vectors], overwrite: bool, report: Report) -> None:
+    def check(self, given: VectorsInput[Ragged], overwrite: bool, report: Report) -> None:
         """Raise Mismatch if the collection holds vectors of another kind, and may not be replaced."""
         state = self.database.state()
         if state and not overwrite and state.made != self._made(given.vectors):
             raise self._occupied("vectors that were made or indexed in another way")
 
-    def _made(self, vectors: Vectors) -> str:
+    def _made(self, vectors: DenseVectors) -> str:
         """A digest of the recipe and the index settings of vectors, without their location."""
         recorded = {k: v for k, v in self._recorded(self.settings).items() if k not in _LOCATION}
         return manifest.digest(
@@ -111,7 +110,7 @@ class Milvus(VectorEngine):
             "another --collection, or replace it with --if-exists overwrite"
         )
 
-    def build(self, given: VectorsInput[Vectors], folder: Path, report: Report) -> dict[str, Any]:
+    def build(self, given: VectorsInput[Ragged], folder: Path, report: Report) -> dict[str, Any]:
         """Write all vectors into the collection, or continue where an interrupted process stopped.
 
         Raises Mismatch if the collection contains other vectors.
@@ -127,7 +126,7 @@ class Milvus(VectorEngine):
             database.write_state(CollectionState(made, wanted, ""))
         return {"rows": vectors.total, "dim": vectors.dim}
 
-    def _write(self, vectors: Vectors, first: int, report: Report) -> None:
+    def _write(self, vectors: DenseVectors, first: int, report: Report) -> None:
         """Write vectors, numbered from `first`. If earlier vectors are missing, write all vectors again."""
         database = self.database
 
@@ -144,14 +143,14 @@ class Milvus(VectorEngine):
                 "process is writing to it: run the same command again when it has finished"
             )
 
-    def discard(self, given: VectorsInput[Vectors]) -> None:
+    def discard(self, given: VectorsInput[Ragged]) -> None:
         """Remove the collection, unless an interrupted process was writing the same vectors into it."""
         state = self.database.state()
         made, wanted = self._made(given.vectors), given.vectors.digest()
         if state and (state.holds or (state.made, state.becomes) != (made, wanted)):
             self.database.drop()
 
-    def is_complete(self, given: VectorsInput[Vectors], index: BuiltIndex) -> bool:
+    def is_complete(self, given: VectorsInput[Ragged], index: BuiltIndex) -> bool:
         """Return whether the collection holds exactly the vectors.
 
         Raises Mismatch if it was changed after this index was built or updated.
@@ -163,13 +162,13 @@ class Milvus(VectorEngine):
             raise self._occupied(f"other vectors than {index.folder} was built from")
         return self._holds(state, vectors)
 
-    def _holds(self, state: CollectionState | None, vectors: Vectors) -> bool:
+    def _holds(self, state: CollectionState | None, vectors: DenseVectors) -> bool:
         if state is None or state.holds != vectors.digest():
             return False
         return self.database.count() == vectors.total
 
     def append(
-        self, given: VectorsInput[Vectors], index: BuiltIndex, folder: Path, report: Report
+        self, given: VectorsInput[Ragged], index: BuiltIndex, folder: Path, report: Report
     ) -> Appended:
         """Write the new parts with the next numbers. Continues an interrupted update.
 
@@ -193,18 +192,18 @@ class Milvus(VectorEngine):
         how = f"{changes.fresh.total} vectors written, {deleted} are deleted"
         return Appended(facts, changes.numbering, how)
 
-    def settle(self, given: VectorsInput[Vectors], numbering: list[NumberedPart]) -> None:
+    def settle(self, given: VectorsInput[Ragged], numbering: list[NumberedPart]) -> None:
         """Remove the deleted vectors, and record that the collection is complete."""
         self.database.delete(_deleted(given.vectors, numbering))
         made, wanted = self._made(given.vectors), given.vectors.digest()
         self.database.write_state(CollectionState(made, wanted, ""))
 
-    def check_contents(self, given: VectorsInput[Vectors], folder: Path) -> None:
+    def check_contents(self, given: VectorsInput[Ragged], folder: Path) -> None:
         """Raise Mismatch if the collection is missing, or does not contain the vectors."""
         _check_contents(self.database, folder, given.vectors, self.settings)
 
     def open(
-        self, files: Path, vectors: Vectors, rows: int, settings: OpenSettings
+        self, files: Path, vectors: DenseVectors, rows: int, settings: OpenSettings
     ) -> OpenedEngine:
         """Open the collection of an index for searching vectors with numbers below `rows`.
 
@@ -234,14 +233,14 @@ def _connect(settings: MilvusSettings, token: str) -> MilvusCollection:
     return MilvusCollection.connect(absolute, "" if local else token)
 
 
-def stored(vectors: Vectors, first: int) -> Iterator[StoredVector]:
+def stored(vectors: DenseVectors, first: int) -> Iterator[StoredVector]:
     """Yield all vectors of a folder in its order, numbered from `first`.
 
     `text` is the text of the chunk for unit chunk, of the document for unit doc, and empty for unit token.
     """
     unit, next_number = vectors.recipe.doc.unit, first
-    spans = (array for _, array in vectors.stored("spans")) if unit == "chunk" else repeat(None)
-    for (docs, block), block_spans in zip(vectors.decoded(), spans, strict=False):
+    for docs, texts, block_spans in vectors.batches():
+        block = texts.vectors.astype(np.float32, copy=False)
         i = 0  # the vector in its block
         check_finite(float(np.abs(block).max(initial=0)))
         for row in docs:
@@ -257,7 +256,7 @@ def stored(vectors: Vectors, first: int) -> Iterator[StoredVector]:
                 next_number, i = next_number + 1, i + 1
 
 
-def _deleted(vectors: Vectors, numbered: list[NumberedPart]) -> NDArray[np.int64]:
+def _deleted(vectors: DenseVectors, numbered: list[NumberedPart]) -> NDArray[np.int64]:
     """The numbers of vectors with a deleted document."""
     numbering, total = Numbering(vectors, numbered), sum(part.vectors for part in numbered)
     blocks = (np.arange(start, min(start + NUMBERS, total)) for start in range(0, total, NUMBERS))
@@ -283,7 +282,7 @@ def _recorded_uri(folder: Path, uri: str) -> str:
 
 
 def _check_contents(
-    database: MilvusCollection, folder: Path, vectors: Vectors, settings: MilvusSettings
+    database: MilvusCollection, folder: Path, vectors: DenseVectors, settings: MilvusSettings
 ) -> None:
     """Raise Mismatch if a collection is missing, or does not contain `vectors`."""
     state, wanted = database.state(), vectors.digest()

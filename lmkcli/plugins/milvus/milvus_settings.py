@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.dense.hnsw import HnswSearchSettings, HnswSettings
+from lmkcli.retrieval.vectors.hnsw import HnswSearchSettings, HnswSettings
 from lmkcli.spec.settings import Flag
 
 

@@ -160,6 +160,9 @@ class PretextStep:
     heads: Pretext
     budget: Budget
 
+    def check(self, parts: Mapping[str, float], step: int) -> None:
+        """Every loss can be trained on."""
+
     def __call__(self, model: nn.Module, batch: PretrainBatch) -> Loss:
         """Add the gradients of a batch to the parameters and return its loss.
 

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.artifact import manifest
-from lmkcli.encoding.encoder import Encoder, open_recorded
+from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
 from lmkcli.errors import UsageError
 from lmkcli.plugins.serve.stamps import Stamp, stamp
-from lmkcli.retrieval.dense.vector_reranker import VectorReranker
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import Embedding, Index, Served
 from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.vectors.vector_reranker import VectorReranker
 from lmkcli.spec.recipe import EncoderConfig
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import DenseVectors
 
 TEXT_BYTES = 1 << 26  # of stored texts that stay in memory for each index
 MODEL = "model"  # the name of the cross-encoder as a reranker
@@ -37,7 +38,7 @@ class ServedIndex:
     stamp: Stamp
 
     @property
-    def vectors(self) -> Vectors | None:
+    def vectors(self) -> DenseVectors | None:
         """The vectors of a dense index."""
         return self.index.dense if isinstance(self.index, Embedding) else None
 
@@ -57,18 +58,19 @@ class LoadedEncoders:
 
     def __init__(self, settings: OpenSettings) -> None:
         self._settings = settings
-        self._loaded: dict[str, Encoder] = {}
+        self._loaded: dict[str, Encoder[Ragged]] = {}
 
-    def of(self, vectors: Vectors, query: bool) -> Encoder:
+    def of(self, vectors: DenseVectors, query: bool) -> Encoder[Ragged]:
         """Return the encoder of one side. Raises DataError if its model is missing or not allowed."""
         side = vectors.recipe.query if query else vectors.recipe.doc
         key = self._key(side, vectors)
         if key not in self._loaded:
             loaded = self._loaded.values()
-            self._loaded[key] = open_recorded(vectors, query, self._settings, loaded)
+            opener = open_recorded_queries if query else open_recorded
+            self._loaded[key] = opener(vectors, self._settings, loaded)  # type: ignore[assignment]
         return self._loaded[key]
 
-    def _key(self, side: EncoderConfig, vectors: Vectors) -> str:
+    def _key(self, side: EncoderConfig, vectors: DenseVectors) -> str:
         dtype = self._settings.dtype or vectors.manifest.execution.dtype
         return manifest.digest([side.identity(), side.model, dtype])
 
@@ -119,7 +121,7 @@ class IndexSet:
         for each in served.values():
             if isinstance(each.index, Served):
                 each.index.open_files(TEXT_BYTES)
-            if isinstance(each.index, Embedding):
+            if isinstance(each.index, Embedding) and each.index.dense is not None:
                 each.index.use_encoder(encoders.of(each.index.dense, True))
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:

@@ -171,7 +171,7 @@ class EmbedWork:
         if vectors is None:
             raise BadRequest(f"{self.name} is no dense index, so it has no model for embeddings")
         encoder = context.encoders.of(vectors, self.side == "query")
-        if not encoder.finish.average:
+        if encoder.side.unit != "doc":
             other = "query" if self.side == "document" else "document"
             raise BadRequest(
                 f"{self.name} has several vectors for a {self.side}; an embedding is one vector "

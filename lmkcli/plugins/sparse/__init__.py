@@ -1,31 +1,60 @@
 """Learned sparse vectors: weights of vocabulary terms (SPLADE), their engines and formats."""
 
-from lmkcli.catalog import EngineRow, ExporterRow, ImporterRow, PoolerRow
+from lmkcli.catalog import (
+    CodecRow,
+    EngineRow,
+    ExporterRow,
+    ImporterRow,
+    PoolerRow,
+    SentenceClassRow,
+)
 
 EXTENDS = ("exchange",)
+_TERMS = ("top_terms", "query_top_terms")  # the options of all poolers
+_SPARSITY = "lmkcli.plugins.sparse.sparsity_settings:SparsitySettings"
 _JSON = "JSON with the weights of terms, as Anserini reads it"
 
 ROWS = (
     PoolerRow(
         "splade",
-        "lmkcli.pooling.table:SPLADE",
+        "lmkcli.plugins.sparse.splade:SPLADE",
         "sparse: weights of vocabulary terms, maximum over all positions",
+        settings=(*_TERMS, "sum_windows"),
+        train_settings=_SPARSITY,
     ),
     PoolerRow(
         "splade-sum",
-        "lmkcli.pooling.table:SPLADE_SUM",
+        "lmkcli.plugins.sparse.splade:SPLADE_SUM",
         "as splade, with the sum over positions (v1)",
+        settings=_TERMS,
+        train_settings=_SPARSITY,
     ),
     PoolerRow(
         "splade-log",
-        "lmkcli.pooling.table:SPLADE_LOG",
+        "lmkcli.plugins.sparse.splade:SPLADE_LOG",
         "as splade, with the logarithm taken twice",
+        settings=(*_TERMS, "sum_windows"),
+        train_settings=_SPARSITY,
+    ),
+    SentenceClassRow(
+        "SparseEncoder",
+        "lmkcli.plugins.sparse.sparse_encoder:SPARSE_ENCODER",
+        "learned sparse models",
+    ),
+    CodecRow(
+        "sparse",
+        "lmkcli.plugins.sparse.sparse_vectors:SPARSE",
+        "the terms of a vector and their weights",
+        rows="sparse",
+        scoring="lmkcli.plugins.sparse.exact_product:SPARSE",
+        aggregates=("max",),
     ),
     EngineRow(
         "inverted",
         "lmkcli.plugins.sparse.inverted:Inverted",
         "inverted file of sparse vectors, exact",
-        variant="sparse",
+        variant="whole",
+        takes="sparse",
     ),
     EngineRow(
         "seismic",
@@ -33,7 +62,8 @@ ROWS = (
         "Seismic: approximate search over sparse vectors, for a million documents and more",
         "seismic",
         "seismic",
-        variant="sparse",
+        variant="whole",
+        takes="sparse",
     ),
     ImporterRow(
         "anserini-json",

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import seismic
 
-from lmkcli.plugins.sparse.seismic_index import SMALL, SUFFIX
+from lmkcli.plugins.sparse.seismic import SMALL, SUFFIX
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.store.parts import PartSlice
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 
 
-def build(vectors: SparseVectors, path: Path) -> None:
+def build(vectors: Vectors[SparseRows], path: Path) -> None:
     """Write the index of all vectors to `path`. They are named by their numbers."""
     # Seismic has weights of 16 bits, up to 65,504; the scale does not change a ranking.
     largest = max((block.weights.max(initial=0) for block in vectors), default=0) or 1
@@ -44,7 +45,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     folder, slices, path = json.load(sys.stdin)
     try:
-        build(SparseVectors(folder, [PartSlice.from_json(piece) for piece in slices]), Path(path))
+        build(Vectors(folder, [PartSlice.from_json(piece) for piece in slices]), Path(path))
     except BaseException as error:  # a panic of Rust is no Exception
         sys.exit(str(error) or type(error).__name__)
 

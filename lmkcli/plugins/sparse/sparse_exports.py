@@ -13,8 +13,9 @@ from lmkcli.encoding.encoder import check_folder
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.exchange.export import ExportCounts
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows, open_sparse
 from lmkcli.progress import Report
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 ANSERINI = "anserini-json"
 SCALE = 100  # Anserini's impacts are whole numbers: the weight times 100, rounded
@@ -22,14 +23,14 @@ SCALE = 100  # Anserini's impacts are whole numbers: the weight times 100, round
 
 def write_json(source: Path, prepare: Callable[[], Path], report: Report) -> ExportCounts:
     """Export a folder of sparse vectors. `prepare` returns the output folder, once the input is open."""
-    vectors = SparseVectors(source)
+    vectors = open_sparse(source)
     folder = prepare()
     with report.step("export") as job:
         rows = export_sparse(vectors, folder, job)
     return ExportCounts(vectors.rows, rows, vectors.dim)
 
 
-def export_sparse(vectors: SparseVectors, folder: Path, report: Report = Report()) -> int:
+def export_sparse(vectors: Vectors[SparseRows], folder: Path, report: Report = Report()) -> int:
     """Write `docs.jsonl`, a line for each vector, and return the number of vectors.
 
     A line has `id`, `contents` and `vector`: token -> impact. Terms with an impact of 0 are left out. The

@@ -11,21 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmkcli.data.records import FileFormat, open_records
-from lmkcli.encoding.encoder import open_sparse
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.imports import ForeignVector, ForeignVectors
 from lmkcli.plugins.sparse.import_settings import ScaleSettings
 from lmkcli.plugins.sparse.sparse_exports import ANSERINI, SCALE
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.spec.settings import EncodeSettings, Settings
 from lmkcli.spec.values import Device
-from lmkcli.store.codes import SPARSE
-from lmkcli.store.part_writer import PartWriter
-from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.sparse import ARRAYS, SparseRagged
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -36,24 +32,17 @@ class SparseForeign(ForeignVectors):
     """Sparse vectors of another tool."""
 
     @property
-    def stored(self) -> str:
-        """The store_dtype of the vectors folder."""
-        return SPARSE
+    def codec(self) -> str:
+        """The codec of the vectors folder."""
+        return "sparse"
 
-    @property
-    def types(self) -> ArrayTypes:
-        """The arrays of a part: dtype and width of each, by name."""
-        return ARRAYS
-
-    def arrays(
-        self, rows: list[ForeignVector], normalize: bool, writer: PartWriter
-    ) -> tuple[dict[str, NDArray[Any]], int]:
-        """Return the arrays of some vectors for a part, and 0."""
+    def texts(self, rows: list[ForeignVector], normalize: bool) -> tuple[SparseRows, int]:
+        """Return some vectors as rows, and 0."""
         lengths = np.array([len(row.vector) for row in rows], np.int64)
         terms = np.concatenate([row.terms for row in rows if row.terms is not None])
         weights = np.concatenate([row.vector for row in rows], dtype=np.float32)
-        vectors = SparseRagged.of(lengths, terms, weights, np.ones_like(lengths), self.dim)
-        return (vectors.normalized() if normalize else vectors).arrays(writer), 0
+        vectors = SparseRows.of(lengths, terms, weights, np.ones_like(lengths), self.dim)
+        return vectors.normalized() if normalize else vectors, 0
 
 
 def read_json_vectors(source: Path, resolved: ResolvedRecipe, operation: Settings) -> SparseForeign:
@@ -73,7 +62,7 @@ def open_json_vectors(
     term.
     """
     side = resolved.recipe.doc
-    if not makes_sparse(side):
+    if reduction_of(side.pool).codec != "sparse":
         raise UsageError(
             f"--from {ANSERINI} reads sparse vectors, and {resolved.folder.name} makes dense ones (--pool "
             f"{side.pool}); give the model of these vectors with -m, and --pool splade if it has no pooling"
@@ -84,7 +73,7 @@ def open_json_vectors(
     if source.is_dir():
         files = sorted(path for path in source.iterdir() if path.name.endswith(SUFFIXES))
     settings = EncodeSettings(dtype="fp32", device=Device("cpu"))
-    encoder = open_sparse(side, resolved.folder, settings)
+    encoder = open_encoder(side, resolved.folder, settings)
     tokens = encoder.tokenizer.tokens(np.arange(encoder.dim, dtype=np.int32))
     vocabulary = {token: term for term, token in enumerate(tokens)}
     reader = _Lines(files, vocabulary, resolved.folder.name, scale, side.unit == "chunk")

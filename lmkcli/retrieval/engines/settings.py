@@ -65,7 +65,7 @@ class SourceSettings(Settings):
         Flag(
             "Index the finished shards; ignore unfinished ones.",
             role="mode",
-            only="vectors sparse database",
+            only="vectors whole database",
         ),
     ] = False
 

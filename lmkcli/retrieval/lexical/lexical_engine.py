@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -50,7 +50,6 @@ class LexicalEngine(Engine[CollectionInput]):
     document.
     """
 
-    variant: ClassVar[str] = "lexical"
     settings_type = LexicalSettings
     settings: LexicalSettings
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lmkcli.artifact import manifest
 from lmkcli.artifact.outputs import checkpoints as existing
 from lmkcli.artifact.outputs import files_in
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, reduction_of
 from lmkcli.encoding.sentence_folder import (
     module_folders,
     projection_folders,
@@ -264,7 +264,7 @@ def _write_model(growing: Path, module: Any, learned: dict[str, Tensor]) -> dict
         for old in growing.glob(pattern):
             old.unlink()
     model, encoder = module.encoder, _part(learned, "encoder.")
-    if masked := _splade(module, learned) or _masked(module, learned):
+    if masked := _language_head(module, learned) or _masked(module, learned):
         model, head, learned = masked
         prefix = f"{model.base_model_prefix}."
         encoder = {prefix + k: v for k, v in encoder.items() if not k.startswith("pooler.")}
@@ -276,10 +276,10 @@ def _write_model(growing: Path, module: Any, learned: dict[str, Tensor]) -> dict
     return learned
 
 
-def _splade(
+def _language_head(
     module: Any, learned: dict[str, Tensor]
 ) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]] | None:
-    """Return the same as `_masked` for a sparse model, which has its own masked language model."""
+    """Return the same as `_masked` for a model whose vectors are made by its language head."""
     masked = trainable.masked_part(module)
     if masked is None:
         return None
@@ -391,9 +391,9 @@ def _card(folder: Path, resolved: ResolvedRecipe, facts: dict[str, Any]) -> str:
         for one in facts["sources"]
     )
     gran = f" --gran {doc.gran}" if doc.gran else ""
-    sparse = makes_sparse(doc)
-    kind = "SparseEncoder" if sparse else "SentenceTransformer"
-    tags = "sparse-encoder, splade" if sparse else "sentence-similarity"
+    special = reduction_of(doc.pool).sentence_class
+    kind = special.name if special else "SentenceTransformer"
+    tags = special.tags if special else "sentence-similarity"
     return f"""---
 library_name: sentence-transformers
 tags: [sentence-transformers, {tags}, feature-extraction, lmk]

@@ -39,7 +39,6 @@ from lmkcli.training.step.distributed import (
     world_size,
 )
 from lmkcli.training.step.optimizer import parameter_groups, rounded, widen
-from lmkcli.training.step.sparsity import check_terms
 
 
 class LoopBatch(Protocol):
@@ -78,6 +77,9 @@ class LossStep(Protocol):
         averages gradients over processes, but the gradient of the batch is their sum. `model` is the module
         that synchronises processes.
         """
+
+    def check(self, parts: Mapping[str, float], step: int) -> None:
+        """Raise DataError if the parts of the loss of a step show that the training has failed."""
 
 
 class TrainingTask(NamedTuple):
@@ -133,7 +135,7 @@ class LossTrainer(Trainer):
                 f"the loss of step {inputs.step} is {total} (examples {names} …); lower --lr, or "
                 "train with --dtype fp32 (checkpoints are kept)"
             )
-        check_terms(parts, inputs.step)
+        self._step.check(parts, inputs.step)
         # the Trainer adds it up on its device; a pretext step sums its losses on the CPU
         return loss.total.detach().to(self.args.device) / world_size()
 

@@ -5,9 +5,9 @@ maximum length in windows and averages their vectors. So a teacher for short tex
 vector for a long text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Nee
 from lmkcli.training.objectives.prediction import Prediction
 from lmkcli.training.step.distributed import gather, world_size
 from lmkcli.training.step.gradients import Gradients
-from lmkcli.training.step.sparsity import Sparsity
+from lmkcli.vectors.rows import Ragged
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Imitation:
 class Teacher:
     """The query and passage encoders of the teacher, which share its weights."""
 
-    query: Encoder
-    passage: Encoder
+    query: Encoder[Ragged]
+    passage: Encoder[Ragged]
 
     @classmethod
     def open(cls, resolved: ResolvedRecipe, settings: EncodeSettings, student: ForwardPass) -> Self:
@@ -62,7 +62,7 @@ class Teacher:
         options = ModelOptions(settings.dtype, settings.device, recipe.doc.trust_remote_code)
         runner = BatchRunner(open_forward(recipe.doc, folder, options), settings)
 
-        def side(config: EncoderConfig) -> Encoder:
+        def side(config: EncoderConfig) -> Encoder[Ragged]:
             return encoder_of(config, open_tokenizer(folder, config), runner, folder.name)
 
         teacher = cls(side(recipe.query), side(recipe.doc))
@@ -86,13 +86,23 @@ class Teacher:
         )
 
 
-def _vectors(side: Encoder, reading: TeacherTexts) -> torch.Tensor:
+def _vectors(side: Encoder[Ragged], reading: TeacherTexts) -> torch.Tensor:
     """Encode the local texts and return the vectors of all processes, [texts of all processes, dim]."""
     tokenized = side.tokenizer(reading.texts)
     texts = [text.first(tokens) for text, tokens in zip(tokenized, reading.tokens, strict=True)]
     vectors = side.texts(texts, [f"the text '{text[:60]}'" for text in reading.texts]).vectors
     on_device = torch.from_numpy(vectors).to(side.model.device)
     return gather(Embedded(on_device)).vectors
+
+
+class Regulariser(Protocol):
+    """A part of the loss that depends on the vectors, and not on their scores (`Reduction.regulariser`)."""
+
+    def __call__(self, loss: Loss, queries: Embedded, passages: Embedded, step: int) -> Loss:
+        """Add the part to a loss."""
+
+    def check(self, parts: Mapping[str, float], step: int) -> None:
+        """Raise DataError if the parts of the loss of a step show that the training has failed."""
 
 
 @dataclass
@@ -107,11 +117,16 @@ class ContrastiveStep:
     objective: Objective
     sides: SourceSides  # how vectors are finished; all sources share this
     teacher: Teacher | None = None
-    sparsity: Sparsity | None = None  # only for sparse vectors
+    regulariser: Regulariser | None = None
 
     def __call__(self, model: nn.Module, batch: TrainBatch) -> Loss:
         """Add the gradients of a batch to the parameters and return its loss."""
         return self.gradients(model, _inputs(batch), self._loss(batch))
+
+    def check(self, parts: Mapping[str, float], step: int) -> None:
+        """Raise DataError if the parts of the loss of a step show that the training has failed."""
+        if self.regulariser:
+            self.regulariser.check(parts, step)
 
     def _loss(self, batch: TrainBatch) -> Callable[[Tensor], Loss]:
         queries, passages = batch.queries, batch.passages
@@ -124,8 +139,8 @@ class ContrastiveStep:
             asked = gather(_embedded(self.sides.query.finish, local[0], queries.counts))
             found = gather(_embedded(self.sides.passage.finish, local[1], passages.counts))
             loss = self.objective(asked, found, facts.to(vectors.device))
-            if self.sparsity:
-                loss = self.sparsity(loss, asked, found, batch.step)
+            if self.regulariser:
+                loss = self.regulariser(loss, asked, found, batch.step)
             # The gradient of the batch is the sum over processes, but DDP averages; the factor undoes it.
             return Loss(loss.total * world_size(), loss.parts)
 

@@ -15,10 +15,9 @@ from lmkcli.models import lora
 from lmkcli.models.extension import position_table
 from lmkcli.models.files import MATRICES
 from lmkcli.models.forward import ForwardPass
-from lmkcli.models.splade import SpladePooling
 
 NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
-HEAD = "pooling.token_head.masked."  # the names of a sparse model's language head
+HEAD = "pooling.token_head.masked."  # the names of a language head's weights
 ALPHA = 2  # the factor on the output of adapters (peft's lora_alpha / r)
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 _LAYERS = re.compile(r"layers(?:\.([0-9]{1,9})(?:-([0-9]{1,9}))?)?")
@@ -108,9 +107,9 @@ def _adapt(forward: ForwardPass, rank: int) -> None:
 
 
 def masked_part(module: Any) -> Any:
-    """Return the masked language model of a sparse model, which lacks its encoder; else None."""
+    """Return the masked language model of a language head, which lacks its encoder; else None."""
     pooling = getattr(module, "pooling", None)
-    return pooling.token_head.masked if isinstance(pooling, SpladePooling) else None
+    return None if pooling is None else pooling.masked
 
 
 def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Tensor]) -> bool:

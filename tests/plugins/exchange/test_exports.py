@@ -28,9 +28,9 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
 from lmkcli.training.data.formats import read_examples
 from lmkcli.training.data.sources import parse_source, read_sources
+from lmkcli.vectors.stored import Vectors
 from tests.tiny import write_jsonl
 
 Models = Callable[[str], Path]

@@ -34,7 +34,7 @@ from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 
 Models = Callable[[str], Path]
 DIM = 4
@@ -118,8 +118,8 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     half = VECTORS.astype(np.float16)
     import_from(put_numpy(tmp_path / "in", half), tmp_path / "v")
     made = Vectors(tmp_path / "v")
-    assert made.arrays(0)["vectors"].dtype == np.float16
-    np.testing.assert_array_equal(made.arrays(0)["vectors"], half)
+    assert made.coded(0).arrays["vectors"].dtype == np.float16
+    np.testing.assert_array_equal(made.coded(0).arrays["vectors"], half)
     import_from(put_numpy(tmp_path / "double", VECTORS.astype(np.float64)), tmp_path / "w")
     same(tmp_path / "w")
 
@@ -419,9 +419,11 @@ def test_chunks_are_exported_and_imported_again(
 def flat(vectors: Vectors) -> list[tuple[str, Any]]:
     """The id of every document and its vectors."""
     rows = []
-    for docs, stored in vectors.stored("vectors"):
+    for docs, texts, _ in vectors.batches():
         ends = np.cumsum([doc.vectors for doc in docs])
-        rows += list(zip([doc.doc.id for doc in docs], np.split(stored, ends[:-1]), strict=True))
+        rows += list(
+            zip([doc.doc.id for doc in docs], np.split(texts.vectors, ends[:-1]), strict=True)
+        )
     return rows
 
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from lmkcli import Encode, Export
 from lmkcli.errors import UsageError
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 Models = Callable[[str], Path]
 
@@ -21,14 +21,14 @@ def test_every_vector_is_a_line_of_impacts(
 ) -> None:
     settings = {"pool": "splade", "dtype": "fp32", "device": "cpu", "top_terms": 5, **options}
     Encode(str(beir), model=str(masked_model("bert")), output=tmp_path / "v", **settings).run()
-    vectors = SparseVectors(tmp_path / "v")
+    vectors = Vectors(tmp_path / "v")
     made = Export(str(tmp_path / "v"), to="anserini-json", output=tmp_path / "e").run()
     assert made.as_json()["vectors"] == vectors.total
     records = map(json.loads, (tmp_path / "e" / "docs.jsonl").read_text().splitlines())
     lines = {record["id"]: record["vector"] for record in records}
     vocabulary = AutoTokenizer.from_pretrained(masked_model("bert")).get_vocab()
     rows = np.arange(vectors.rows)
-    stored, names = vectors.at(rows).dense(), vectors.ids(rows)
+    stored, names = vectors.at(rows).matrix(), vectors.ids(rows)
     owners = np.repeat(rows, vectors.at(rows).counts)
     numbers = np.arange(len(owners)) - vectors.starts[owners]
     assert len(lines) == len(owners) == vectors.total

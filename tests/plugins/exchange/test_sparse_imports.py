@@ -16,7 +16,7 @@ from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.plugins.exchange import imports
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.vectors.stored import Vectors
 
 Models = Callable[[str], Path]
 
@@ -26,10 +26,10 @@ def model(masked_model: Models) -> str:
     return str(masked_model("bert"))
 
 
-def imported(source: Path, output: Path, model: str, **options: Any) -> SparseVectors:
+def imported(source: Path, output: Path, model: str, **options: Any) -> Vectors:
     settings = {"model": model, "pool": "splade", **options}
     Import(source, origin="anserini-json", output=output, **settings).run()
-    return SparseVectors(output)
+    return Vectors(output)
 
 
 def put(path: Path, *records: dict[str, Any] | str) -> Path:
@@ -53,11 +53,11 @@ def test_an_export_is_imported_again(
     Encode(str(beir), model=model, output=tmp_path / "v", **settings).run()
     Export(str(tmp_path / "v"), to="anserini-json", output=tmp_path / "e").run()
     made = imported(tmp_path / "e", tmp_path / "again", model, **options)
-    first = SparseVectors(tmp_path / "v")
+    first = Vectors(tmp_path / "v")
     rows = np.arange(first.rows)
     assert made.ids(rows) == first.ids(rows)
     np.testing.assert_array_equal(made.starts, first.starts)
-    np.testing.assert_allclose(made.at(rows).dense(), first.at(rows).dense(), atol=0.00501)
+    np.testing.assert_allclose(made.at(rows).matrix(), first.at(rows).matrix(), atol=0.00501)
     assert len(made.slices) > 2
     Export(str(tmp_path / "again"), to="anserini-json", output=tmp_path / "e2").run()
     assert (tmp_path / "e2" / "docs.jsonl").read_bytes() == (
@@ -94,7 +94,7 @@ def test_scale_texts_and_vectors_without_terms(model: str, tmp_path: Path) -> No
     assert stored.lengths.tolist() == [0, 2]
     assert sorted(stored.weights.tolist()) == [0.25, 3]
     assert [doc.text for doc in made.docs(np.arange(2))] == ["nothing", "sea water"]
-    assert made.without_terms() == 1
+    assert made.codec.notes(made) == ["1 document without any term: no query finds them"]
     index = open_index(tmp_path / "v", OpenSettings(device="cpu"))
     assert "none" not in index.search([Query("q", "water")], 5).rankings["q"].doc_ids
     halved = imported(source, tmp_path / "w", model, scale=2).at(np.arange(2))

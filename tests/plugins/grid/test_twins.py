@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import levels
 from tests.plugins.grid.twins import twin
 

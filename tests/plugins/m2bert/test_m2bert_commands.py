@@ -18,7 +18,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.kind import M2Bert, open_model
 from lmkcli.plugins.m2bert.model import M2BertModel
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Lmk = Callable[..., Any]

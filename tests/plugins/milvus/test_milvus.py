@@ -29,13 +29,14 @@ from lmkcli.plugins.milvus.milvus_collection import CollectionState
 from lmkcli.plugins.milvus.milvus_engine import Milvus
 from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
 from lmkcli.retrieval import index_job
-from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.vectors import vector_index
 from lmkcli.store.parts import Generation, PartSlice
-from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system import network
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import Vectors
 from tests.indexes import vector_job
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
 
@@ -130,7 +131,7 @@ def small(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) ->
 def service(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     query_vectors = np.random.default_rng(9).standard_normal((QUERIES, 6)).astype(np.float32)
     monkeypatch.setattr(
-        dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+        vector_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
     )
     service = Service(tmp_path, tiny_model("bert"))
     if SERVER:
@@ -260,7 +261,7 @@ def test_a_build_that_is_killed_ten_times_loses_and_repeats_no_vector(
     vectors = np.random.default_rng(0).standard_normal((4000, 6)).astype(np.float32)
     service.fill(vectors)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "lmkcli.retrieval.dense.dense_index"])
+    context.set_forkserver_preload([__name__, "lmkcli.retrieval.vectors.vector_index"])
     rng = random.Random(0)
     kills = [(rng.randint(0, 6), rng.uniform(0, 0.02)) for _ in range(10)]
     for batches, after in [*kills, (sys.maxsize, 0.0)]:

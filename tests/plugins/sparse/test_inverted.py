@@ -13,21 +13,21 @@ from lmkcli import BuildIndex, Encode, Search
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.plugins.sparse import postings
+from lmkcli.plugins.sparse import inverted
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.retrieval.sparse.sparse_index import SparseIndex
-from lmkcli.store import sparse
-from lmkcli.store.sparse import SparseVectors
+from lmkcli.retrieval.vectors.vector_index import VectorIndex
+from lmkcli.vectors import stored as folders
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]
 
 
-def encode(collection: Path, model: Path, output: Path, **options: Any) -> SparseVectors:
+def encode(collection: Path, model: Path, output: Path, **options: Any) -> Vectors:
     settings = {"pool": "splade", "dtype": "fp32", "device": "cpu", **options}
     Encode(str(collection), model=str(model), output=output, **settings).run()
-    return SparseVectors(output)
+    return Vectors(output)
 
 
 def build(vectors: Path, output: Path, **options: Any) -> dict[str, Any]:
@@ -36,9 +36,9 @@ def build(vectors: Path, output: Path, **options: Any) -> dict[str, Any]:
     return facts
 
 
-def opened(folder: Path, **settings: Any) -> SparseIndex:
+def opened(folder: Path, **settings: Any) -> VectorIndex:
     index = open_index(folder, OpenSettings(device="cpu", **settings))
-    assert isinstance(index, SparseIndex)
+    assert isinstance(index, VectorIndex)
     return index
 
 
@@ -53,8 +53,8 @@ def ranking(run: Run) -> dict[str, list[tuple[str, np.float32]]]:
 def small(part_bytes: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Several parts, blocks and ranges of terms."""
     part_bytes(4000)
-    monkeypatch.setattr(sparse, "BLOCK_TERMS", 90)
-    monkeypatch.setattr(postings, "IN_MEMORY", 300)
+    monkeypatch.setattr(folders, "BLOCK_BYTES", 720)
+    monkeypatch.setattr(inverted, "IN_MEMORY", 300)
 
 
 @pytest.mark.parametrize("options", [{}, {"unit": "chunk", "gran": 8}])

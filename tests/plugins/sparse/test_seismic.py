@@ -21,31 +21,33 @@ from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.imports import ForeignVector, run_import, unknown_recipe
+from lmkcli.plugins.sparse.exact_product import ExactProduct
 from lmkcli.plugins.sparse.sparse_imports import SparseForeign
+from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.retrieval.sparse.exact_product import exact_product
-from lmkcli.retrieval.sparse.sparse_index import SparseIndex
-from lmkcli.store.sparse import SparseRagged, SparseVectors
+from lmkcli.retrieval.vectors.ranked_units import RankedUnits
+from lmkcli.retrieval.vectors.vector_index import VectorIndex
+from lmkcli.retrieval.vectors.vector_search import RowHits
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 pytest.importorskip("seismic", reason="the package exists only for Linux on x86-64")
 
+from lmkcli.plugins.sparse import seismic as engine
 from lmkcli.plugins.sparse import seismic_builder as builder
-from lmkcli.plugins.sparse import seismic_index
-from lmkcli.plugins.sparse.seismic_index import FILE, SMALL, SeismicSearch
+from lmkcli.plugins.sparse.seismic import FILE, SMALL, SeismicSearch
 
 Models = Callable[[str], Path]
 Rows = list[dict[int, float]]
 DIM = 2000
 
 
-def encode(collection: Path, model: Path, output: Path, **options: Any) -> SparseVectors:
+def encode(collection: Path, model: Path, output: Path, **options: Any) -> Vectors:
     settings = {"pool": "splade", "dtype": "fp32", "device": "cpu", **options}
     Encode(str(collection), model=str(model), output=output, **settings).run()
-    return SparseVectors(output)
+    return Vectors(output)
 
 
 def build(vectors: Path, output: Path, **options: Any) -> dict[str, Any]:
@@ -54,9 +56,9 @@ def build(vectors: Path, output: Path, **options: Any) -> dict[str, Any]:
     return facts
 
 
-def opened(folder: Path, **settings: Any) -> SparseIndex:
+def opened(folder: Path, **settings: Any) -> VectorIndex:
     index = open_index(folder, OpenSettings(device="cpu", **settings))
-    assert isinstance(index, SparseIndex)
+    assert isinstance(index, VectorIndex)
     return index
 
 
@@ -67,15 +69,15 @@ def ranking(run: Run) -> dict[str, list[tuple[str, np.float32]]]:
     }
 
 
-def sparse(rows: Rows, dim: int = DIM) -> SparseRagged:
+def sparse(rows: Rows, dim: int = DIM) -> SparseRows:
     """A text with one vector for each row of terms and weights."""
     lengths = np.array([len(row) for row in rows], np.int64)
     terms = np.array([term for row in rows for term in sorted(row)], np.int32)
     weights = np.array([row[term] for row in rows for term in sorted(row)], np.float32)
-    return SparseRagged.of(lengths, terms, weights, np.ones(len(rows), np.int64), dim)
+    return SparseRows.of(lengths, terms, weights, np.ones(len(rows), np.int64), dim)
 
 
-def stored(rows: Rows, folder: Path, dim: int = DIM) -> SparseVectors:
+def stored(rows: Rows, folder: Path, dim: int = DIM) -> Vectors:
     folder.mkdir()
     source, vectors = folder / "drawn", sparse(rows, dim)
     source.touch()
@@ -87,13 +89,13 @@ def stored(rows: Rows, folder: Path, dim: int = DIM) -> SparseVectors:
 
     foreign = SparseForeign("drawn", [source], dim, "float32", False, lines)
     run_import(foreign, unknown_recipe(), folder / "vectors", False, Report())
-    return SparseVectors(folder / "vectors")
+    return Vectors(folder / "vectors")
 
 
-def searcher(vectors: SparseVectors, folder: Path) -> SeismicSearch:
+def searcher(vectors: Vectors, folder: Path) -> SeismicSearch:
     folder.mkdir()
     SeismicSearch.build(vectors, folder)
-    return SeismicSearch(folder, vectors)
+    return SeismicSearch(folder, RankedUnits(vectors))
 
 
 def drawn(count: int) -> Rows:
@@ -123,16 +125,16 @@ def test_found_documents_have_exact_scores_and_recall_is_high(tmp_path: Path) ->
             for row in rows[::100]
         ]
     )
-    exact, hits = exact_product(vectors, queries, 10), index.search(vectors, queries, 10)
+    exact, hits = ExactProduct(vectors).search(queries, 10), index.search(queries, 10)
     shares = []
-    everything = exact_product(vectors, queries, len(rows))
+    everything = ExactProduct(vectors).search(queries, len(rows))
     for query in range(len(queries.counts)):
         found, best = scores(hits, query), scores(exact, query)
         assert found.items() <= scores(everything, query).items()
         assert len(found) >= 10
         shares.append(len(found.keys() & best.keys()) / len(best))
     assert np.mean(shares) >= 0.99
-    again = SeismicSearch(tmp_path / "i", vectors).search(vectors, queries, 10)
+    again = SeismicSearch(tmp_path / "i", RankedUnits(vectors)).search(queries, 10)
     for query in range(len(queries.counts)):
         assert scores(again, query) == scores(hits, query)
 
@@ -144,7 +146,7 @@ def test_ties_and_missing_documents(tmp_path: Path) -> None:
     index = searcher(vectors, tmp_path / "i")
     queries = sparse([{1: 1.0, 5: 1.0}, {}, {3: 1.0}, {40: 2.0}])
     for k in (3, 1000):
-        hits, exact = index.search(vectors, queries, k), exact_product(vectors, queries, k)
+        hits, exact = index.search(queries, k), ExactProduct(vectors).search(queries, k)
         assert [scores(hits, query) for query in range(4)] == [
             scores(exact, query) for query in range(4)
         ]
@@ -157,7 +159,7 @@ def test_weights_of_any_size(tmp_path: Path, scale: float) -> None:
     rows = [{term: weight * scale for term, weight in row.items()} for row in drawn(400)]
     vectors = stored(rows, tmp_path / "v")
     index = searcher(vectors, tmp_path / "i")
-    hits = index.search(vectors, sparse(rows[:5]), 3)
+    hits = index.search(sparse(rows[:5]), 3)
     assert [int(hits.rows[query][hits.scores[query].argmax()]) for query in range(5)] == [*range(5)]
 
 
@@ -167,7 +169,7 @@ def test_a_large_vocabulary(tmp_path: Path) -> None:
     vectors = stored(rows, tmp_path / "v", SMALL + 1000)
     index = searcher(vectors, tmp_path / "i")
     queries = sparse(rows[:5], SMALL + 1000)
-    exact, hits = exact_product(vectors, queries, 1), index.search(vectors, queries, 1)
+    exact, hits = ExactProduct(vectors).search(queries, 1), index.search(queries, 1)
     assert [scores(hits, query) for query in range(5)] == [
         scores(exact, query) for query in range(5)
     ]
@@ -203,7 +205,7 @@ def test_one_and_several_vectors_of_documents(
 def test_vectors_without_terms(tmp_path: Path) -> None:
     vectors = stored([{}, {}], tmp_path / "v")
     index = searcher(vectors, tmp_path / "i")
-    assert [len(each) for each in index.search(vectors, sparse([{1: 1.0}]), 3).rows] == [0]
+    assert [len(each) for each in index.search(sparse([{1: 1.0}]), 3).rows] == [0]
 
 
 def test_pipelines_search_the_index(masked_model: Models, beir: Path, tmp_path: Path) -> None:
@@ -246,11 +248,11 @@ def test_a_build_that_fails_is_one_error(
     masked_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode(beir, masked_model("bert"), tmp_path / "v", top_terms=5)
-    monkeypatch.setattr(seismic_index, "FILE", "missing/vectors.index.seismic")
+    monkeypatch.setattr(engine, "FILE", "missing/vectors.index.seismic")
     with pytest.raises(DataError, match=r"Seismic cannot build an index of .*No such file"):
         build(tmp_path / "v", tmp_path / "i")
     assert not (tmp_path / "i").exists()
-    monkeypatch.setattr(seismic_index, "_BUILDER", "lmkcli.missing")
+    monkeypatch.setattr(engine, "_BUILDER", "lmkcli.missing")
     with pytest.raises(DataError, match="No module named"):
         build(tmp_path / "v", tmp_path / "i")
 

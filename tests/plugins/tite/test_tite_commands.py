@@ -15,7 +15,7 @@ from lmkcli.data.collection import open_collection
 from lmkcli.models.lookup import read_model
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import TiteModel
-from lmkcli.store.vectors import Vectors
+from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
 Lmk = Callable[..., Any]

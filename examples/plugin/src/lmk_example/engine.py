@@ -7,34 +7,33 @@ from numpy.typing import NDArray
 
 from lmk_example.engine_settings import BlockSearchSettings, BlockSettings
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.vector_engine import VectorEngine
-from lmkcli.retrieval.dense.vector_search import Candidates, OpenedEngine
 from lmkcli.retrieval.index_input import VectorsInput
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.store.vectors import Vectors
+from lmkcli.retrieval.vectors.vector_engine import NearestEngine
+from lmkcli.retrieval.vectors.vector_search import Candidates, OpenedEngine
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import DenseVectors
 
 FILE = "matrix.npy"
 DTYPES = {"fp16": np.float16, "fp32": np.float32}
 
 
-class Blocks(VectorEngine):
+class Blocks(NearestEngine):
     """An engine without `append`: an index of changed vectors is built again."""
 
     kind = "blocks"
     settings_type = BlockSettings
 
-    def build(
-        self, given: VectorsInput[Vectors], folder: Path, report: Report
-    ) -> dict[str, object]:
+    def build(self, given: VectorsInput[Ragged], folder: Path, report: Report) -> dict[str, object]:
         """Write all vectors into one file, and return the facts of the index."""
         dtype = DTYPES[self.settings.precision]
-        blocks = [block.astype(dtype) for _, block in given.vectors.decoded()]
+        blocks = [block.vectors.astype(dtype) for block in given.vectors]
         matrix = np.concatenate([np.zeros((0, given.vectors.dim), dtype), *blocks])
         np.save(folder / FILE, matrix)
         return {"rows": len(matrix)}
 
     def open(
-        self, files: Path, vectors: Vectors, rows: int, settings: OpenSettings
+        self, files: Path, vectors: DenseVectors, rows: int, settings: OpenSettings
     ) -> OpenedEngine:
         """Open the file of an index."""
         at_once = settings.part(BlockSearchSettings).block_rows or 4096

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.data.run import Ranking, ranked
-from lmkcli.retrieval.dense.vector_search import Matrix, RowHits, VectorSearch, check_finite
 from lmkcli.retrieval.engines.exact.topk import (
     SIZES,
     Norms,
@@ -27,7 +26,9 @@ from lmkcli.retrieval.engines.exact.topk import (
     TopKBuffer,
     true_places,
 )
-from lmkcli.store.vectors import Ragged, cut
+from lmkcli.retrieval.vectors.vector_search import Matrix, RowHits, VectorSearch, check_finite
+from lmkcli.store.ragged import cut
+from lmkcli.vectors.rows import Ragged
 
 
 class Exact(VectorSearch):

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli.retrieval.dense.vector_search import Matrix, RowHits, VectorSearch, check_finite
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.topk import SAFE
-from lmkcli.store.ragged import ranges
-from lmkcli.store.vectors import Ragged, StoredBlock, cut
+from lmkcli.retrieval.vectors.vector_search import Matrix, RowHits, VectorSearch, check_finite
+from lmkcli.store.ragged import cut, ranges
 from lmkcli.system.hardware import free_memory
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import StoredBlock
 
 HALF = 2.0**-11  # unit roundoff of float16
 # Tensor cores sum in float32, but they truncate where IEEE rounds, and the order is theirs. So each addition
@@ -66,7 +67,7 @@ class AsStored(Protocol):
     """A Matrix that can be read as it is stored."""
 
     @property
-    def storage(self) -> DeviceDecoder: ...
+    def codec(self) -> DeviceDecoder: ...
 
     def stored_blocks(self, most: int) -> Iterator[StoredBlock]:
         """Yield all rows in order, in blocks of at most `most` vectors, or of one row with more."""
@@ -311,9 +312,7 @@ class DeviceVectors:
     ) -> None:
         self._matrix, self._sizes, self._dtype = matrix, sizes, dtype
         self.device, self.single = device, matrix.single
-        self._decoder: DeviceDecoder = (
-            matrix.storage if isinstance(matrix, AsStored) else _Float32()
-        )
+        self._decoder: DeviceDecoder = matrix.codec if isinstance(matrix, AsStored) else _Float32()
         self._resident: dict[str, torch.Tensor] | None = None  # [vectors, …], while they are read
         self._counts: list[NDArray[np.int64]] = []  # of the vectors in each row, by block
         self._norms: list[torch.Tensor] = []  # [norm, rounding norm], by block

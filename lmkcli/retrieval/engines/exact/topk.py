@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli.retrieval.dense.vector_search import check_finite
 from lmkcli.retrieval.searching import SPARE
-from lmkcli.store.vectors import Ragged, cut
+from lmkcli.retrieval.vectors.vector_search import check_finite
+from lmkcli.store.ragged import cut
+from lmkcli.vectors.rows import Ragged
 
 
 class Sizes(NamedTuple):

@@ -11,9 +11,6 @@ from typing import Any, ClassVar
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.retrieval.dense.rows import flat
-from lmkcli.retrieval.dense.vector_engine import VectorEngine
-from lmkcli.retrieval.dense.vector_search import Blocks, OpenedEngine
 from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
@@ -22,13 +19,17 @@ from lmkcli.retrieval.index import DATABASE
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.store.vectors import Vectors
+from lmkcli.retrieval.vectors.ranked_units import flat
+from lmkcli.retrieval.vectors.vector_engine import NearestEngine
+from lmkcli.retrieval.vectors.vector_search import Blocks, OpenedEngine
 from lmkcli.text.formatting import size
+from lmkcli.vectors.rows import Ragged
+from lmkcli.vectors.stored import DenseVectors
 
 DELETED_SHARE = 0.25  # of the rows; an index with more deleted rows is built again
 
 
-class Faiss(VectorEngine):
+class Faiss(NearestEngine):
     """Approximate search with FAISS over the vectors of a folder."""
 
     settings_type = FaissSettings
@@ -53,7 +54,7 @@ class Faiss(VectorEngine):
 
     def open_input(
         self, source: str, settings: IndexSettings, report: Report
-    ) -> VectorsInput[Vectors]:
+    ) -> VectorsInput[Ragged]:
         """Open the vectors. Raises UsageError for MUVERA with one vector for each document."""
         given = super().open_input(source, settings, report)
         if self.settings.muvera and given.vectors.single:
@@ -62,7 +63,7 @@ class Faiss(VectorEngine):
             )
         return given
 
-    def check(self, given: VectorsInput[Vectors], overwrite: bool, report: Report) -> None:
+    def check(self, given: VectorsInput[Ragged], overwrite: bool, report: Report) -> None:
         """Raise UsageError and DataError for an index that cannot be built; note the memory it needs."""
         blocks = self._blocks(given.vectors)
         needed = FaissIndex.memory(blocks, self.settings)
@@ -72,13 +73,13 @@ class Faiss(VectorEngine):
             f"{self.kind} over {blocks.rows:,} x {blocks.dim}: about {size(needed)} to build"
         )
 
-    def build(self, given: VectorsInput[Vectors], folder: Path, report: Report) -> dict[str, Any]:
+    def build(self, given: VectorsInput[Ragged], folder: Path, report: Report) -> dict[str, Any]:
         """Build the index of all vectors."""
         blocks = self._blocks(given.vectors)
         return FaissIndex.build(blocks, folder, self.settings, report.progress)
 
     def append(
-        self, given: VectorsInput[Vectors], index: BuiltIndex, folder: Path, report: Report
+        self, given: VectorsInput[Ragged], index: BuiltIndex, folder: Path, report: Report
     ) -> Appended:
         """Add the new parts behind those of the index. Deleted rows stay in the index and are skipped."""
         changes = given.changes(index.of)
@@ -96,11 +97,11 @@ class Faiss(VectorEngine):
         return Appended(facts, changes.numbering, how)
 
     def open(
-        self, files: Path, vectors: Vectors, rows: int, settings: OpenSettings
+        self, files: Path, vectors: DenseVectors, rows: int, settings: OpenSettings
     ) -> OpenedEngine:
         """Open the index in a folder."""
         from lmkcli.models.devices import choose_device  # imports torch
-        from lmkcli.retrieval.dense.muvera import FixedDimensional
+        from lmkcli.retrieval.vectors.muvera import FixedDimensional
 
         settings.refuse("an index of FAISS", *DATABASE)
         search = replace(self.settings, ef_search=settings.ef_search, nprobe=settings.nprobe)
@@ -113,17 +114,17 @@ class Faiss(VectorEngine):
             encoding = FixedDimensional(self.settings.muvera, vectors.dim)
         return OpenedEngine(opened, opened.note, encoding)
 
-    def check_shards(self, given: VectorsInput[Vectors]) -> None:
+    def check_shards(self, given: VectorsInput[Ragged]) -> None:
         """Raise UsageError for an index without inverted lists."""
         FaissIndex.check_joinable(self._blocks(given.vectors), self.settings)
 
-    def write_common(self, given: VectorsInput[Vectors], path: Path) -> None:
+    def write_common(self, given: VectorsInput[Ragged], path: Path) -> None:
         """Train the index on a sample of all vectors."""
         FaissIndex.train(self._blocks(given.vectors), path, self.settings)
 
     def write_shard(
         self,
-        given: VectorsInput[Vectors],
+        given: VectorsInput[Ragged],
         shard: Shard,
         common: Path,
         path: Path,
@@ -138,7 +139,7 @@ class Faiss(VectorEngine):
 
     def join(
         self,
-        given: VectorsInput[Vectors],
+        given: VectorsInput[Ragged],
         common: Path,
         shards: list[Path],
         folder: Path,
@@ -147,10 +148,10 @@ class Faiss(VectorEngine):
         """Join the lists of all shards."""
         return FaissIndex.join(common, shards, folder, self.settings, apart)
 
-    def _blocks(self, vectors: Vectors) -> Blocks:
+    def _blocks(self, vectors: DenseVectors) -> Blocks:
         """What the index contains: every vector, or one encoding for each document."""
         if not self.by_document:
             return flat(vectors)
-        from lmkcli.retrieval.dense.muvera import EncodedDocs  # imports torch
+        from lmkcli.retrieval.vectors.muvera import EncodedDocs  # imports torch
 
         return EncodedDocs(vectors, self.settings.muvera)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
-from lmkcli.retrieval.dense.vector_search import Blocks, Candidates, check_finite
 from lmkcli.retrieval.engines.faiss import lists
 from lmkcli.retrieval.engines.faiss.factory import core_of, empty_index, error_text
 from lmkcli.retrieval.engines.faiss.lists import GpuLists
@@ -32,6 +31,7 @@ from lmkcli.retrieval.engines.faiss.resources import (
     train_on_sample,
 )
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.vectors.vector_search import Blocks, Candidates, check_finite
 
 FILE = "faiss.index"
 _LARGEST = (1 << 31) - 1  # the largest int that FAISS accepts

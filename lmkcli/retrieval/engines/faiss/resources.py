@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
-from lmkcli.retrieval.dense.vector_search import Blocks, Computed, check_finite
 from lmkcli.retrieval.engines.faiss.factory import (
     TRAIN_LEAST,
     core_of,
@@ -22,6 +21,7 @@ from lmkcli.retrieval.engines.faiss.factory import (
     make_index,
 )
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.vectors.vector_search import Blocks, Computed, check_finite
 from lmkcli.system.hardware import free_memory
 
 _GROWTH = 1.5  # measured: peak size of growing arrays, relative to their contents

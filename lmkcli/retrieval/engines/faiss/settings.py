@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.dense.hnsw import HnswSearchSettings, HnswSettings
 from lmkcli.retrieval.engines.kinds import KindSettings
+from lmkcli.retrieval.vectors.hnsw import HnswSearchSettings, HnswSettings
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import NO_LIMIT, NO_MUVERA, Muvera, Size
 

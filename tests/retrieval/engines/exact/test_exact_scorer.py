@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lmkcli.retrieval.engines.exact import exact_search
 from lmkcli.retrieval.engines.exact.exact_search import ExactScorer
 from lmkcli.retrieval.engines.exact.topk import SIZES, Sizes
-from lmkcli.store.vectors import Ragged
+from lmkcli.vectors.rows import Ragged
 from tests import levels
 from tests.retrieval.engines.exact.test_exact_search import LOW, BlockMatrix, all_scores
 

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.core import CODECS
 from lmkcli.retrieval.engines.exact import gpu_search, topk
 from lmkcli.retrieval.engines.exact.exact_search import Exact, ExactScorer, top
 from lmkcli.retrieval.engines.exact.gpu_search import GpuExact, GpuSizes
 from lmkcli.retrieval.engines.exact.topk import Sizes
-from lmkcli.store.codes import STORAGES
-from lmkcli.store.vectors import Ragged
+from lmkcli.retrieval.vectors.vector_search import RowHits
+from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.rows import Ragged
 from tests import levels
 
 Floats = NDArray[np.float32]
@@ -291,17 +292,17 @@ def test_no_row_is_lost_if_a_gpu_keeps_too_few(monkeypatch: pytest.MonkeyPatch) 
     assert len(searched) > 2  # `check` itself searches twice
 
 
-@pytest.mark.parametrize("name", sorted(STORAGES))
+@pytest.mark.parametrize("name", [row.name for row in CODECS])
 def test_a_device_decodes_the_same_bits(name: str) -> None:
     random = np.random.default_rng(5)
-    storage = STORAGES[name]
+    codec = open_codec(name)
     for dim in (1, 7, 8, 37):
         vectors = random.standard_normal((50, dim)).astype(np.float32)
         vectors[3] = 0
-        stored = storage.coded(vectors)
+        stored = codec.encode(vectors)
         tensors = {stem: torch.from_numpy(array) for stem, array in stored.items()}
-        decoded = storage.on_device(tensors, dim).float().numpy()
-        np.testing.assert_array_equal(decoded, storage.decoded(stored, dim))
+        decoded = codec.on_device(tensors, dim).float().numpy()
+        np.testing.assert_array_equal(decoded, codec.decode(stored, dim))
 
 
 def test_no_queries_and_no_rows() -> None:

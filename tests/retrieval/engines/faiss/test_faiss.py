@@ -14,7 +14,7 @@ from lmkcli.progress import silent
 from lmkcli.retrieval.engines.faiss import faiss_index, resources
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.store.vectors import Ragged
+from lmkcli.vectors.rows import Ragged
 
 
 class Matrix:

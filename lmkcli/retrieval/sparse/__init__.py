@@ -1,1 +1,0 @@
-"""Search over sparse vectors: exact products, ranked documents and chunks."""

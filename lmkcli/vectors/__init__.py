@@ -1,0 +1,1 @@
+"""Vectors: rows in memory, and the codecs and folders that store them."""
