@@ -170,6 +170,19 @@ POOLERS = (
     PoolerRow(
         "mean", "lmkcli.pooling.table:MEAN", "the mean over all positions, specials included"
     ),
+    PoolerRow(
+        "max", "lmkcli.pooling.table:MAX", "the maximum over all positions, in each dimension"
+    ),
+    PoolerRow(
+        "mean-sqrt-len",
+        "lmkcli.pooling.table:MEAN_SQRT_LEN",
+        "the sum over all positions, divided by the root of their number",
+    ),
+    PoolerRow(
+        "weightedmean",
+        "lmkcli.pooling.table:WEIGHTED_MEAN",
+        "the mean over all positions, weighted by their numbers (SGPT)",
+    ),
     PoolerRow("mean@k", "lmkcli.pooling.table:every_kth", "the mean over every k-th position"),
     PoolerRow(
         "latent",

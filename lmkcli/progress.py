@@ -28,6 +28,10 @@ class Note(Protocol):
         """Report a message of one line."""
 
 
+class Detail(str):
+    """A note that the console prints only with --verbose."""
+
+
 def mute(message: str) -> None:
     """Ignore a note (the default)."""
 

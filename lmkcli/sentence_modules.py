@@ -16,10 +16,12 @@ from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import make_placer, open_encoder, require_dense
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
-from lmkcli.models.forward import Marks, Pooling
+from lmkcli.models.forward import Pooling
 from lmkcli.models.tokenizer import Tokenizer
-from lmkcli.models.tokenizer_folder import special_tokens_of
+from lmkcli.models.tokenizer_folder import counted_suffix, special_tokens_of
 from lmkcli.pooling.placement import Input
+from lmkcli.pooling.reductions import Marks, pool
+from lmkcli.pooling.table import MEAN_ONLY, StateReduction
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import FULL, Granularity, Window
@@ -102,8 +104,9 @@ class PlacedTransformer(Transformer):
         special = special_tokens_of(self.tokenizer, side)
         placer = make_placer(side, special)
         tokenizer = Tokenizer(
-            self._fast, special, side.prompt, side.splitter, keep_space=side.keep_space
-        )
+            self._fast, special, side.prompt, side.splitter, keep_space=side.keep_space,
+            hidden_suffix=None if side.include_prompt else counted_suffix(self.tokenizer, special),
+        )  # fmt: skip
         tokenized = tokenizer(texts)
         return [one.inputs for one in placer.place(TokenBlock.of(tokenized)).split()]
 
@@ -114,28 +117,35 @@ class PlacedTransformer(Transformer):
 
 
 class MarkedPooling(Module):
-    """The mean of the marked states of each input, then of the inputs of each text; without weights."""
+    """The mean, or other reductions, of the marked states of each input; then the mean of its inputs.
 
-    def __init__(self) -> None:
+    It has no weights.
+    """
+
+    config_keys: list[str] = ["reductions"]  # noqa: RUF012 (the type of the base class)
+
+    def __init__(self, reductions: Sequence[StateReduction] = MEAN_ONLY) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.pooling = Pooling(torch.nn.Identity(), torch.nn.Identity())
+        self.reductions = list(reductions)
+        self.pooling = Pooling(torch.nn.Identity(), torch.nn.Identity(), self.reductions)
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         """Add 'sentence_embedding' [texts, dim]: averaged in float32, returned in the dtype of the states."""
         states, marks = features["token_embeddings"], features["marks"]
         # Segment means: of the marked states [inputs * longest, dim] of each input, then of each text
         counts = marks.sum(1).cpu().numpy()
-        rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], counts)
+        inputs, positions = marks.nonzero(as_tuple=True)
+        rows = Marks(marks.flatten().nonzero()[:, 0], inputs, counts, positions + 1)
         vectors = self.pooling(states.flatten(0, 1), rows)
         texts = features["texts"]
         inputs_of = texts.bincount().cpu().numpy()
         if len(texts) > len(inputs_of):
             one_each = torch.arange(len(texts), device=texts.device)
-            vectors = self.pooling(vectors, Marks(one_each, texts, inputs_of))
+            vectors = pool(vectors, Marks(one_each, texts, inputs_of))
         return {**features, "sentence_embedding": vectors.to(states.dtype)}
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:
-        """Write an empty configuration, so that the folder exists."""
+        """Write the reductions."""
         self.save_config(output_path)
 
 

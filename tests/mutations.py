@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = (
-    "pooling/chunks.py", "pooling/layout.py", "pooling/placement.py", "pooling/segment_mean.py",
+    "pooling/chunks.py", "pooling/layout.py", "pooling/placement.py", "pooling/reductions.py",
     "retrieval/engines/exact/exact_search.py", "retrieval/engines/exact/topk.py",
     "store/parts.py", "store/part_reader.py", "store/part_writer.py", "artifact/kinds.py",
     "artifact/manifest.py",

@@ -103,20 +103,28 @@ class IndexFacts(Facts, frozen=True, kw_only=True):
 
 
 class RunFacts(Facts, frozen=True, kw_only=True):
-    """Also the path of the index, the collection of the queries, and the number of queries that were cut.
+    """Also the path of the index, the collection of the queries, and what models read only in part.
 
-    `cut_queries` is None until the run is written.
+    cut_queries: the number of queries that were cut. cut_pairs: of pairs of a query and a document, cut by a
+    cross-encoder. Both are None until the run is written.
     """
 
     index: str
     collection: str
     cut_queries: int | None = None
+    cut_pairs: int | None = None
 
 
 class ModelFacts(Facts, frozen=True, kw_only=True):
-    """Also the location of the model before the training."""
+    """Also the location of the model before the training, and how many texts lost tokens in it.
+
+    `cut_queries` and `cut_documents` count a text each time that it is read. They are None until the training
+    is finished, and after a pre-training.
+    """
 
     models: ModelLocations
+    cut_queries: int | None = None
+    cut_documents: int | None = None
 
 
 class ExportFacts(Facts, frozen=True, kw_only=True):
@@ -148,12 +156,16 @@ class Origin(Section, frozen=True, kw_only=True):
 
 
 class TokensIdentity(Section, frozen=True, kw_only=True):
-    """The settings that determine token ids. `text`: the settings that determine the text of a document."""
+    """The settings that determine token ids. `text`: the settings that determine the text of a document.
+
+    `hides_prompt`: whether as many tokens belong to the prompt as it has alone (models/tokenizer.py).
+    """
 
     tokenizer: str
     prompt: str
     splitter: str
     keep_space: bool  # whether white space at the ends of a text is tokenized
+    hides_prompt: bool = False
     text: dict[str, str]
 
 

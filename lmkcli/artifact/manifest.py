@@ -165,6 +165,14 @@ def record_files(folder: Path, files: Mapping[str, Path]) -> None:
         temporary.write_text(text, "utf-8", "surrogatepass")
 
 
+def record_facts(folder: Path, kind: type[Kind], **facts: Any) -> None:
+    """Change facts in the manifest. Only the process that has the lock of the folder may call this."""
+    made = read(folder, kind)
+    with atomic_file(folder / NAME) as temporary:
+        text = as_text(replace(made, facts=replace(made.facts, **facts)))
+        temporary.write_text(text, "utf-8", "surrogatepass")
+
+
 def written(path: Path) -> WrittenFile:
     """Return size and sha256 of a file."""
     return WrittenFile(path.stat().st_size, file_digest(path))

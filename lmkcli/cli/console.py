@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lmkcli.errors import UsageError
-from lmkcli.progress import Progress, silent
+from lmkcli.progress import Detail, Progress, silent
 from lmkcli.spec.result import Cell, Format, PValue, bare, is_numeric, shown
 from lmkcli.text.formatting import visible
 from lmkcli.text.progress_bar import Lines, bar
@@ -48,8 +48,8 @@ def error(message: str, label: str = "error: ") -> None:
 
 
 def note(message: str) -> None:
-    """Print a note on stderr, unless --quiet is given."""
-    if not quiet:
+    """Print a note on stderr, unless --quiet is given; a Detail only with --verbose."""
+    if not quiet and (verbose or not isinstance(message, Detail)):
         sys.stdout.flush()  # keeps the order of lines if both streams go to one file
         print(visible(message), file=sys.stderr, flush=True)
 

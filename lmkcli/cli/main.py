@@ -83,7 +83,8 @@ def root(
         bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a traceback for every error.")
+        bool,
+        typer.Option("--verbose", "-v", help="Print more notes, and a traceback for every error."),
     ] = False,
     version: Annotated[
         bool,

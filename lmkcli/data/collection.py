@@ -38,6 +38,7 @@ FILE_SUFFIXES = frozenset(
 CHUNK_BREAK = (
     "\f"  # a form feed in a document's text separates chunks that the collection itself defines
 )
+_NEAR = 30  # characters of a text that a message shows on either side of a place
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")  # not allowed in ids
 
 
@@ -341,6 +342,23 @@ def check_id(identifier: str, where: str, what: str = "document") -> str:
             "which other tools would read differently; remove it"
         )
     return identifier
+
+
+def check_text(text: str, where: str = "") -> None:
+    """Raise DataError with `where` for half of a surrogate pair, which is no character.
+
+    An escape of JSON can represent one, for instance if a program cut a text in an emoji. No file
+    in UTF-8 can, and no tokenizer accepts one.
+    """
+    try:
+        if not text.isascii():
+            text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        near = text[max(0, error.start - _NEAR) : error.start + _NEAR]
+        raise DataError(
+            f"{where}{': ' * bool(where)}half of a surrogate pair is no character ({near!r}); replace it: "
+            "jq -c . FILE > NEW"
+        ) from None
 
 
 def map_id(identifier: str) -> str:

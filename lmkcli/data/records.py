@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from lmkcli.data.collection import WHOLE, Shard
+from lmkcli.data.collection import WHOLE, Shard, check_text
 from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
 from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
 from lmkcli.data.mbox import read_mailbox
@@ -382,21 +382,14 @@ def parse_json_line(line: bytes, where: str) -> Record:
         raise DataError(f"{where}: not valid JSON ({error})") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: not a JSON object but a {type(record).__name__}")
-    return _without_surrogates(record) if _has_surrogates(line) else record
+    if _has_surrogates(line):
+        check_text(json.dumps(record, ensure_ascii=False), where)
+    return record
 
 
 def _has_surrogates(data: bytes) -> bool:
     """Whether JSON has escapes of surrogates, such as \\ud800."""
     return b"\\ud" in data or b"\\uD" in data
-
-
-def _without_surrogates(record: Record) -> Record:
-    """The record with U+FFFD for half a surrogate pair: escapes can represent one, but no file can."""
-    text = json.dumps(record, ensure_ascii=False)
-    cleaned: Record = json.loads(
-        text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
-    return cleaned
 
 
 def _tsv_parser(layouts: Columns) -> Parse:
@@ -707,7 +700,7 @@ class JsonRecords(Records):
         for self._done, number in enumerate(mine, 1):
             where, item = items[number]
             if escaped and isinstance(item, dict):
-                item = _without_surrogates(item)
+                check_text(json.dumps(item, ensure_ascii=False), where)
             yield FileRow(where, number + 1, item)
 
     def _items(self, value: Any) -> list[tuple[str, Record | DataError]]:

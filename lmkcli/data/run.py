@@ -63,6 +63,16 @@ def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.floa
     return Ranking([ids[row] for row in order], values[order])
 
 
+class Scored(NamedTuple):
+    """The scores of documents for one query; NaN for documents that cannot be scored.
+
+    cut: how many documents the model read only in part together with the query.
+    """
+
+    scores: NDArray[np.float64]
+    cut: int = 0
+
+
 @dataclass
 class Run:
     """The rankings of a set of queries, and a tag."""
@@ -75,6 +85,8 @@ class Run:
     """Documents that a reranker could not score; they follow the others."""
     cut: frozenset[str] = frozenset()
     """The queries that a model read only in part, because they are longer than its limit for queries."""
+    cut_pairs: Mapping[str, int] = field(default_factory=dict)
+    """Query id -> how many documents a cross-encoder read only in part together with the query."""
 
     def __repr__(self) -> str:
         return f"<Run {self.tag}: {len(self.rankings):,} queries>"

@@ -13,7 +13,7 @@ from lmkcli.encoding.resolution import open_pooler
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, Model, ModelOpener, ModelOptions, Pooling
-from lmkcli.models.heads import open_heads, open_token_head
+from lmkcli.models.heads import open_heads, open_token_head, open_token_weights
 from lmkcli.pooling.placement import PlacedBlock
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.vectors.rows import Ragged
@@ -56,8 +56,10 @@ class Averaging:
 def open_averaged(
     side: EncoderConfig, folder: ModelFolder, options: ModelOptions
 ) -> tuple[Model, Pooling]:
-    """Load the model, its token head and its sentence modules."""
+    """Load the model, its token head, the weights of its tokens, and its sentence modules."""
     open_model: ModelOpener = catalog.MODELS.load(folder.kind)
     model = open_model(folder, options)
-    head = open_token_head(folder, open_pooler(side.pool), model.device)
-    return model, Pooling(head, open_heads(folder, model.device))
+    pooler = open_pooler(side.pool)
+    head = open_token_head(folder, pooler, model.device)
+    modules = open_heads(folder, model.device)
+    return model, Pooling(head, modules, pooler.reductions, open_token_weights(folder))

@@ -502,6 +502,7 @@ def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
 
 def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
     """Raise Mismatch if a model folder differs from the model folder of the recipe."""
+    folder = folder.route(side.weights, side.tokenizer)
     for name, found, expected in (
         ("weights", folder.weights_digest, side.weights),
         ("tokenizer", folder.tokenizer_digest, side.tokenizer),
@@ -515,7 +516,9 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
-    model, pooling = reduction_of(side.pool).open(side, folder, options)
+    model, pooling = reduction_of(side.pool).open(
+        side, folder.route(side.weights, side.tokenizer), options
+    )
     if side.max_length > model.limit:
         raise UsageError(
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
@@ -596,7 +599,8 @@ def _opened(
 
 def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
     """The settings of one side that `open_forward` reads."""
-    head = side.pool if open_pooler(side.pool).module else ""
+    pooler = open_pooler(side.pool)
+    head = (side.pool if pooler.module else "", pooler.reductions)
     model = (side.model, side.revision, side.weights, side.trust_remote_code)
     return (*model, side.extend, side.pad_to_max, head)
 

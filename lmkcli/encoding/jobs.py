@@ -100,6 +100,7 @@ def tokens_identity(side: EncoderConfig, text: dict[str, str]) -> TokensIdentity
         prompt=side.prompt,
         splitter=side.splitter,
         keep_space=side.keep_space,
+        hides_prompt=bool(side.prompt) and not side.include_prompt,
         text=text,
     )
 

@@ -14,9 +14,9 @@ from lmkcli import catalog
 from lmkcli.data import contexts
 from lmkcli.encoding.reduction import Reduction
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
+from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
-from lmkcli.pooling.table import Pooler
+from lmkcli.pooling.table import Pooler, concatenated
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
@@ -100,7 +100,11 @@ def read_context(how: str, unit: str, window: Window) -> str:
 
 
 def pooler_name(pool: str) -> str:
-    """Return the name of a pooler in the catalog: 'mean@4' is in the row 'mean@k'."""
+    """Return the name of a pooler in the catalog: 'mean@4' is in the row 'mean@k'.
+
+    For a concatenation, it is the name of the first pooler.
+    """
+    pool, *_ = pool.split("+")
     stem, at, _ = pool.partition("@")
     if not at or f"{stem}@k" in catalog.POOLERS:
         return f"{stem}@k" if at else pool
@@ -113,11 +117,17 @@ def pooler_package(pool: str) -> str:
 
 
 def open_pooler(pool: str) -> Pooler:
-    """Return the row of a pooler such as 'lmk' or 'mean@4'. Raises UsageError for an invalid parameter.
+    """Return the row of a pooler such as 'lmk', 'mean@4' or 'cls+mean', a concatenation.
 
-    The parameter of NAME@k is a whole number of at least 1. Other functions of a parameter get its text, and
-    raise ValueError with a hint.
+    Raises UsageError for an invalid parameter, and for poolers that cannot be concatenated. The parameter of
+    NAME@k is a whole number of at least 1. Other functions of a parameter get its text, and raise ValueError
+    with a hint.
     """
+    if "+" in pool:
+        try:
+            return concatenated([open_pooler(name) for name in pool.split("+")])
+        except ValueError as error:
+            raise UsageError(f"--pool {pool}: {error}") from None
     name = pooler_name(pool)
     found = catalog.POOLERS.load(name)
     stem, at, parameter = pool.partition("@")
@@ -157,7 +167,7 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
     reduction_of(pool).check_unit(pool, unit)
     if unit == "token" and pooler.per != "token":
         raise UsageError(
-            f"--unit token needs the states of all tokens, and --pool {pool} selects some; use --pool mean"
+            f"--unit token needs the states of all tokens, and --pool {pool} combines them; use --pool mean"
         )
     if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
         reason = (
@@ -220,9 +230,8 @@ def resolve(
     check_options(options)
     folder = folder or read_model(options.model, options.revision, offline)
     check_revision(folder, options.revision)
-    guessed = options.pool == "auto" and not folder.pool
-    notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
-    notes += folder.notes
+    _check_vectors(folder)
+    notes = _notes(options, folder)
     if options.pad_to_max is not None and not folder.row.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"
@@ -238,6 +247,7 @@ def resolve(
     normalize = _normalize(options.normalize, folder)
     pooler = open_pooler(pool)
     _check_model(pool, pooler, folder)
+    _check_word_weights(pool, pooler, folder)
     check_unit(pool, pooler, unit, window)
     declared_gran = folder.gran if options.pool == "auto" else ""
     requested = options.gran.single if options.gran else Granularity(declared_gran)
@@ -274,7 +284,7 @@ def resolve(
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
         keep_space=_keeps_space(folder, pooler, reduction),
-        dim=options.dim or 0,
+        dim=options.dim or (0 if reduction.of_terms else folder.dim),
         sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
         normalize=normalize,
@@ -302,7 +312,32 @@ def resolve(
             query = replace(
                 query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
             )
+    if folder.queries is not None:
+        query = resolve(options, offline, folder.queries).recipe.query
     return ResolvedRecipe(Recipe(doc, query), folder, notes)
+
+
+def _check_vectors(folder: ModelFolder) -> None:
+    """Raise UsageError for a cross-encoder."""
+    if folder.cross_encoder:
+        raise UsageError(
+            f"{folder.name} is a cross-encoder, which scores pairs and makes no vectors; use it with lmk "
+            "search --rerank-model"
+        )
+
+
+def _notes(options: RecipeOptions, folder: ModelFolder) -> list[str]:
+    """Return notes on choices that were guessed, and on declarations of the folder."""
+    notes = []
+    if options.pool == "auto" and not folder.pool:
+        notes.append(f"{folder.name} declares no pooling: this is a guess, set --pool")
+    notes += folder.notes
+    if folder.dim and not options.dim:
+        notes.append(
+            f"vectors have the first {folder.dim} dimensions, as {folder.name} declares (truncate_dim); for "
+            "others, use --dim"
+        )
+    return notes
 
 
 def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any]) -> bool:
@@ -349,6 +384,22 @@ def _normalize(option: bool | None, folder: ModelFolder) -> bool:
             f"{folder.name} is scored by cosine, so its vectors must be normalised; drop --no-normalize"
         )
     return option
+
+
+def _check_word_weights(pool: str, pooler: Pooler, folder: ModelFolder) -> None:
+    """Raise UsageError for weights of tokens with a pooler or a prompt for which lmk does not apply them."""
+    if folder.word_weights is None:
+        return
+    if pooler.marked != "every" or pooler.k > 1 or pooler.module:
+        raise UsageError(
+            f"{folder.name} weights its tokens ({WORD_WEIGHTS}), which lmk does only for the mean or the "
+            f"maximum of all states; drop --pool {pool}, or use --pool mean"
+        )
+    if not folder.include_prompt:
+        raise UsageError(
+            f"{folder.name} weights its tokens ({WORD_WEIGHTS}) and leaves out its prompt, which lmk does "
+            "not support together; give another model"
+        )
 
 
 def _check_model(pool: str, pooler: Pooler, folder: ModelFolder) -> None:

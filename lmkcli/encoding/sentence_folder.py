@@ -29,10 +29,11 @@ from lmkcli.models.files import (
     model_files,
     read_json,
 )
-from lmkcli.models.folder import LANDMARKS, TRAINED, TRANSFORMER, ModelFolder
+from lmkcli.models.folder import LANDMARKS, TRAINED, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.late import Vocabulary
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
+from lmkcli.pooling.table import MEAN_ONLY
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import FULL, Window
@@ -40,6 +41,12 @@ from lmkcli.spec.values import FULL, Window
 _LMK_MODULES, _SENTENCE_MODULES = "lmkcli.sentence_modules", "sentence_transformers.models"
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip
+_NEW_MODES = {
+    "cls_token": "cls",
+    "max_tokens": "max",
+    "mean_tokens": "mean",
+    "weightedmean_tokens": "weightedmean",
+}
 _WRITTEN = {"modules.json", "config_sentence_transformers.json", TRAINED, manifest.NAME}
 _CARD = "README.md"
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # names of the width of states in config.json
@@ -119,6 +126,16 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
         raise UsageError(
             f"{source.name} is a table of embeddings, which sentence-transformers opens without an export; "
             "copy its folder"
+        )
+    if source.queries:
+        raise UsageError(
+            f"{source.name} has a model of its own for queries (Router), and an exported folder has one; "
+            "copy its folder, or give the folder of one of its models"
+        )
+    if source.word_weights and not (_is_native(side) and not source.window):
+        raise UsageError(
+            f"{source.name} weights its tokens ({WORD_WEIGHTS}); sentence-transformers does that only for "
+            "its own poolings without windows; drop --pool and --window"
         )
     if run_by_lmk(resolved) and source.modules:
         raise UsageError(
@@ -296,6 +313,8 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
         "default_prompt_name": None,
         "similarity_fn_name": recipe.doc.similarity,
     }
+    if recipe.doc.dim:
+        settings["truncate_dim"] = recipe.doc.dim
     if special := _class(recipe.doc):
         settings["model_type"] = special.name
     if recipe.doc.unit == "token":
@@ -367,17 +386,29 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         }
         yield _Module(f"{_SENTENCE_MODULES}.{LANDMARKS}", "", settings)
         yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
-    elif not is_placed(resolved):
-        yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
-        yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
     else:
-        yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings | _placement(resolved))
-        yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", {})
+        yield from _pooled(resolved, settings)
     for module, path in zip(source.modules, module_folders(source), strict=True):
         yield _Module(f"{_SENTENCE_MODULES}.{module.kind}", path, weights=module.folder)
     if doc.normalize:
         number = len(source.modules) + 2
         yield _Module(f"{_SENTENCE_MODULES}.Normalize", f"{number}_Normalize", {})
+
+
+def _pooled(resolved: ResolvedRecipe, settings: dict[str, Any]) -> Iterator[_Module]:
+    """Yield encoder and pooling: those of sentence-transformers, or those of lmk, which place tokens."""
+    doc, source = resolved.recipe.doc, resolved.folder
+    if is_placed(resolved):
+        how = open_pooler(doc.pool).reductions
+        pooling = {} if how == MEAN_ONLY else {"reductions": list(how)}
+        yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings | _placement(resolved))
+        yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", pooling)
+        return
+    yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
+    if source.word_weights:
+        path = f"1_{WORD_WEIGHTS}"
+        yield _Module(f"{_SENTENCE_MODULES}.{WORD_WEIGHTS}", path, weights=source.word_weights)
+    yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
 
 
 def _placement(resolved: ResolvedRecipe) -> dict[str, Any]:
@@ -411,11 +442,16 @@ def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
     pooler = open_pooler(doc.pool)
     # LandmarkTransformer shows the landmarks alone to the pooling
     mode = "mean_tokens" if doc.landmark_token is not None else pooler.sentence_mode
+    modes = mode.split("+")
+    if modes == [name for name in _ALL_MODES if name in modes]:
+        how: dict[str, Any] = {f"pooling_mode_{name}": name in modes for name in _ALL_MODES}
+    else:  # another order, which only the new spelling can express
+        how = {"pooling_mode": [_NEW_MODES.get(name, name) for name in modes]}
     return {
         "word_embedding_dimension": int(width),
-        **{f"pooling_mode_{name}": name == mode for name in _ALL_MODES},
-        # prompts change nothing if a single position is pooled
-        "include_prompt": doc.include_prompt or pooler.per == "input",
+        **how,
+        # a prompt changes nothing if the last position is pooled
+        "include_prompt": doc.include_prompt or pooler.marked == "last",
     }
 
 

@@ -35,6 +35,13 @@ FLOAT_BELOW = 768  # keys; below it, the backward pass on CPUs is slower in bf16
 WIDEST_HEAD = 256  # of flash attention
 
 
+# Arguments of transformers that do not change the states of a pack
+_WITHOUT_EFFECT = {
+    *("dropout", "position_ids", "use_cache", "cache_position", "past_key_values", "return_dict"),
+    *("output_attentions", "output_hidden_states", "deterministic", "num_items_in_batch"),
+}
+
+
 class Pack(NamedTuple):
     """The sequences of a row: their lengths, and the number of positions that each takes in the row."""
 
@@ -112,13 +119,16 @@ def packed_attention(  # noqa: PLR0913 (transformers defines the signature)
     is_causal: bool | None = None,
     pack: Pack | None = None,
     groups: Groups | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over [1, heads, tokens, width] within each sequence of the pack.
 
     Returns [1, tokens, heads, width], as transformers expects. `sliding_window` is the half-window plus one.
-    With `groups`, distant positions of long sequences are grouped (SelfExtend).
+    With `groups`, distant positions of long sequences are grouped (SelfExtend). TypeError for an argument
+    that it does not compute, such as `softcap` (Gemma 2) or `s_aux` (attention sinks).
     """
+    if unknown := {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT:
+        raise TypeError(f"packed attention does not compute {min(unknown)}")
     causal = is_causal_call(module, is_causal)
     pack = pack or Pack.of([query.shape[2]], aligned=False)
     if sliding_window and groups and sliding_window <= groups.window:

@@ -1,15 +1,16 @@
 """Cross-encoders: models that read a query and a document together and return one score."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BatchEncoding
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.artifact.manifest import digest
+from lmkcli.data.run import Scored
 from lmkcli.errors import DataError
 from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
@@ -31,17 +32,18 @@ class SequenceClassifier:
     tokenizer: Any
     limit: int
     device: torch.device
+    prompt: str = ""  # precedes queries
     batch_tokens: int = 8192
 
-    def __call__(self, query: str, texts: list[str]) -> NDArray[np.float64]:
-        """Return one raw score (logit) per text.
+    def __call__(self, query: str, texts: list[str]) -> Scored:
+        """Return one raw score (logit) per text, and the number of pairs that were cut.
 
         If a query and a text are too long together, the longer one is cut.
         """
-        encoded = [
-            self.tokenizer(query, text, truncation="longest_first", max_length=self.limit)
-            for text in texts
-        ]
+        queries = [self.prompt + query] * len(texts)
+        # in lists, because transformers would read a query with an empty text as a single text
+        read = self.tokenizer(queries, texts, truncation="longest_first", max_length=self.limit)
+        encoded = [{name: values[i] for name, values in read.items()} for i in range(len(texts))]
         lengths = [len(item["input_ids"]) for item in encoded]
         scores = np.empty(len(texts))
         size = len(texts) if self.tokenizer.pad_token_id is not None else 1
@@ -52,7 +54,18 @@ class SequenceClassifier:
             one_output = logits.shape[1] == 1
             score = logits[:, 0] if one_output else logits[:, 1] - logits[:, 0]
             scores[pack] = score.cpu().numpy()
-        return scores
+        return Scored(scores, sum(self._cut(read, queries, texts)))
+
+    def _cut(self, read: Any, queries: list[str], texts: list[str]) -> Iterator[bool]:
+        """Yield whether each of the encoded pairs lost tokens."""
+        for number, ids in enumerate(read["input_ids"]):
+            if len(ids) < self.limit:
+                yield False
+            elif read.is_fast:
+                yield bool(read.encodings[number].overflowing)
+            else:
+                whole = self.tokenizer(queries[number : number + 1], texts[number : number + 1])
+                yield len(whole["input_ids"][0]) > self.limit
 
     def _batch(self, encoded: list[Any]) -> Any:
         """Return encoded pairs as one padded batch; without a padding token there is only one pair."""
@@ -87,7 +100,9 @@ def open_cross_encoder(
     computed = native_dtype(chosen) if dtype == "auto" else dtype or "fp32"
     with opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(
-            str(folder.encoder), trust_remote_code=trust_remote_code
+            str(folder.encoder),
+            trust_remote_code=trust_remote_code,
+            **dict(folder.tokenizer_options),
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder.encoder), dtype=TORCH_DTYPES[computed], output_loading_info=True,
@@ -104,7 +119,7 @@ def open_cross_encoder(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"
         )
     _set_padding(model, tokenizer)
-    limit = min(tokenizer.model_max_length, folder.positions or 512)
+    limit = min(folder.max_length or tokenizer.model_max_length, folder.positions or 512)
     return SequenceClassifier(
         name,
         digest([folder.weights_digest, folder.tokenizer_digest]),
@@ -112,4 +127,5 @@ def open_cross_encoder(
         tokenizer,
         int(limit),
         chosen,
+        folder.query_prompt,
     )

@@ -57,6 +57,7 @@ PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The module that is proposed for sentence-transformers (pull request 3642)
 LANDMARKS = "LandmarkTransformer"
 TABLE = "StaticEmbedding"  # the module of a table of embeddings
+WORD_WEIGHTS = "WordWeights"  # the module with factors of the states of tokens, such as idf
 TRAINED = "training.json"  # the last file that a training writes
 # The first splitter of a tokenizer.json, alone or in a sequence, and those that drop white space
 _SPLITTER = re.compile(
@@ -104,13 +105,24 @@ class ModelFolder:
     doc_prompt: str = ""
     similarity: str = "cosine"
     normalize: bool = False
+    dim: int = 0  # the leading dimensions that vectors keep; 0: all
+    cross_encoder: bool = False  # declared by sentence-transformers; such a folder makes no vectors
     modules: tuple[SentenceModule, ...] = field(default=())
+    word_weights: Path | None = None  # the folder of the weights of tokens (WordWeights)
     projections: tuple[
         SentenceModule, ...
     ] = ()  # Dense modules of a ColBERT folder; they act on states
     late: LateInteraction | None = None  # only for ColBERT folders
     static_queries: Path | None = None  # a folder with a table of the weights of query terms
+    queries: "ModelFolder | None" = None  # the encoder of queries, if a Router gives them their own
     notes: tuple[str, ...] = ()  # about declarations that lmk does not use, for people
+
+    def route(self, weights: str, tokenizer: str) -> "ModelFolder":
+        """Return the encoder with these digests: that of queries, or by default that of documents."""
+        asked = self.queries
+        if asked and (asked.weights_digest, asked.tokenizer_digest) == (weights, tokenizer):
+            return asked
+        return self
 
     @property
     def latent(self) -> Path | None:
@@ -142,7 +154,9 @@ class ModelFolder:
             return _count(read_json(dense[-1].folder / "config.json").get("out_features"))
         config = read_json(self.encoder / "config.json")
         usual = config.get("model_type") in (*_WITH_TABLE, *_ROTARY_ENCODERS, *_ROTARY_DECODERS)
-        return _count(config.get("hidden_size")) if usual and not config.get("auto_map") else None
+        concatenated = "+" in self.pool  # several vectors
+        known = usual and not concatenated and not config.get("auto_map")
+        return _count(config.get("hidden_size")) if known else None
 
     @property
     def makes_vector(self) -> bool:
@@ -200,7 +214,8 @@ class ModelFolder:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
         files = [*digested_files(self.encoder), *self.encoder.glob("config.json")]
         folders = [module.folder for module in (*self.modules, *self.projections)]
-        for folder in [*folders, *self.pooler_weights, *filter(None, (self.static_queries,))]:
+        others = filter(None, (self.static_queries, self.word_weights))
+        for folder in [*folders, *self.pooler_weights, *others]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
         if self.static_queries is not None:
             table = static_table(self.static_queries, self.path)

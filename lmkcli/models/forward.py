@@ -1,6 +1,6 @@
 """The forward pass, from placed inputs to vectors, as one differentiable module.
 
-    token ids -> hidden states -> token head -> segment mean -> sentence modules
+    token ids -> hidden states -> token head -> mean of marked states -> sentence modules
 
 Encoding runs it in inference mode, training runs it under autograd, and models that were exported to
 sentence-transformers pool with it. No other code turns hidden states into vectors.
@@ -19,8 +19,8 @@ from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
 from lmkcli.models.folder import ModelFolder
 from lmkcli.pooling.placement import Input
-from lmkcli.pooling.segment_mean import pool
-from lmkcli.pooling.table import WindowReduction
+from lmkcli.pooling.reductions import Marks, pool
+from lmkcli.pooling.table import MEAN_ONLY, StateReduction, WindowReduction
 from lmkcli.store.token_blocks import Ints
 
 
@@ -84,30 +84,27 @@ class ModelOpener(Protocol):
         """Return the model of a folder on a device, ready to run. Raises DataError if it cannot be loaded."""
 
 
-class Marks(NamedTuple):
-    """The marked rows of some states, and the vector that each contributes to."""
-
-    marks: torch.Tensor  # [m]: rows of the states
-    groups: torch.Tensor  # [m], non-decreasing: 0 … vectors - 1
-    counts: NDArray[np.int64]  # [vectors], the marks of each, known without waiting for a GPU
-
-    @property
-    def vectors(self) -> int:
-        """The number of vectors."""
-        return len(self.counts)
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The position in `marks` of the first mark of each vector, and the total, [vectors + 1]."""
-        return np.concatenate([[0], np.cumsum(self.counts)])
-
-
 class Pooling(nn.Module):
-    """Token head -> segment mean -> sentence modules."""
+    """Token head -> reduction of the marked states -> sentence modules.
 
-    def __init__(self, token_head: nn.Module, sentence_modules: nn.Module) -> None:
+    token_weights: [vocabulary], factors of the states of each token (WordWeights of sentence-transformers).
+    """
+
+    def __init__(
+        self,
+        token_head: nn.Module,
+        sentence_modules: nn.Module,
+        reductions: Sequence[StateReduction] = MEAN_ONLY,
+        token_weights: NDArray[np.float32] | None = None,
+    ) -> None:
         super().__init__()
         self.token_head, self.sentence_modules = token_head, sentence_modules
+        self.reductions, self.token_weights = tuple(reductions), token_weights
+
+    @property
+    def plain(self) -> bool:
+        """Whether a vector starts from the mean of the marked states."""
+        return self.reductions == MEAN_ONLY and self.token_weights is None
 
     @property
     def masked(self) -> Any:
@@ -118,11 +115,17 @@ class Pooling(nn.Module):
     def linear(self) -> bool:
         """Whether the vector of a mean is the mean of the vectors: no activation or norm follows the mean."""
         kinds = (nn.Sequential, nn.Linear, nn.Identity)
-        return all(isinstance(module, kinds) for module in self.sentence_modules.modules())
+        modules = self.sentence_modules.modules()
+        return self.plain and all(isinstance(module, kinds) for module in modules)
+
+    def width(self, one: torch.Tensor) -> int:
+        """Return the number of dimensions of a vector, from one state [1, dim]."""
+        pooled = self.token_head(one).repeat(1, len(self.reductions))
+        return int(self.sentence_modules(pooled).shape[-1])
 
     def forward(self, states: torch.Tensor, marks: Marks) -> torch.Tensor:
         """[rows, dim] -> [marks.vectors, width], in float32 or wider."""
-        pooled = pool(self.token_head(states), marks.marks, marks.groups, marks.vectors)
+        pooled = pool(self.token_head(states), marks, self.reductions)
         vectors: torch.Tensor = self.sentence_modules(pooled)
         return vectors
 
@@ -141,7 +144,7 @@ class ForwardPass(nn.Module):
         """The number of dimensions of a vector."""
         with torch.inference_mode():
             one = torch.zeros(1, self.model.dim, device=self.model.device)
-            return int(self.pooling.sentence_modules(self.pooling.token_head(one)).shape[-1])
+            return self.pooling.width(one)
 
     def forward(self, inputs: Sequence[Input]) -> torch.Tensor:
         """Return the vectors of all inputs, [vectors, width], in the order of `vector_numbers`."""
@@ -157,7 +160,15 @@ class ForwardPass(nn.Module):
         self._check_ids(sequences)
         states = self.model.states(sequences, attended if attended != lengths else None, positions)
         rows = [1] * len(inputs) if self.model.one_vector else lengths
-        vectors: torch.Tensor = self.pooling(states, batch_marks(inputs, rows, states.device))
+        marks = batch_marks(inputs, rows, states.device)
+        if "weighted" in self.pooling.reductions:
+            places = np.concatenate([one.marks for one in inputs]) + 1
+            marks = marks._replace(places=to_device(torch.from_numpy(places), states.device))
+        if self.pooling.token_weights is not None:
+            marked = np.concatenate([one.ids[one.marks] for one in inputs])
+            weights = torch.from_numpy(self.pooling.token_weights[marked])
+            marks = marks._replace(weights=to_device(weights, states.device))
+        vectors: torch.Tensor = self.pooling(states, marks)
         return vectors
 
     def _check_ids(self, sequences: list[Ints]) -> None:
@@ -165,6 +176,8 @@ class ForwardPass(nn.Module):
         ids = np.concatenate(sequences)
         encoder: Any = self.encoder
         rows = len(encoder.get_input_embeddings().weight)
+        if self.pooling.token_weights is not None:
+            rows = min(rows, len(self.pooling.token_weights))
         if ids.min(initial=0) < 0 or ids.max(initial=0) >= rows:
             raise DataError(
                 "the model has no embedding for a token of the texts; its tokenizer, or the tokens, are of "
@@ -246,7 +259,7 @@ class Finish(NamedTuple):
             texts = every.repeat_interleave(counts, output_size=len(vectors)).to(vectors.device)
             if self.windows == "mean":
                 rows = torch.arange(len(vectors), device=vectors.device)
-                vectors = pool(vectors, rows, texts, len(counts))
+                vectors = pool(vectors, Marks(rows, texts, counts.numpy()))
             else:
                 empty = vectors.new_zeros(len(counts), vectors.shape[1])
                 owners = texts[:, None].expand_as(vectors)

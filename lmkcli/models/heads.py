@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
@@ -74,6 +76,22 @@ class TokenHead(torch.nn.Sequential):
         for module in self:
             projected = module(projected)
         return projected
+
+
+class _WordWeights(TypedDict):
+    vocab: list[str]
+    word_weights: dict[str, float]
+    unknown_word_weight: NotRequired[float]
+
+
+def open_token_weights(folder: ModelFolder) -> NDArray[np.float32] | None:
+    """Return the factors of the states of each token, [vocabulary], as WordWeights reads them; else None."""
+    if folder.word_weights is None:
+        return None
+    config = read_fields(folder.word_weights / "config.json", _WordWeights)
+    weights, default = config["word_weights"], config.get("unknown_word_weight", 1.0)
+    found = [weights.get(word, weights.get(word.lower(), default)) for word in config["vocab"]]
+    return np.array(found, np.float32)
 
 
 class StateModule(Protocol):

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import (
@@ -21,6 +21,7 @@ from lmkcli.models.folder import (
     PLACED,
     RUN_BY_LMK,
     TABLE,
+    WORD_WEIGHTS,
     ModelFolder,
     SentenceModule,
     declared_length,
@@ -28,6 +29,9 @@ from lmkcli.models.folder import (
 from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
 from lmkcli.models.sentence_classes import SentenceClass, class_of, sentence_classes
 from lmkcli.models.sentence_settings import (
+    PAIRS,
+    STATES,
+    Task,
     check_settings,
     declared_lengths,
     read_settings,
@@ -36,7 +40,15 @@ from lmkcli.models.sentence_settings import (
 )
 from lmkcli.spec.values import is_count
 
-_POOLING = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+# The pooler of each mode of Pooling
+_POOLING = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt-len",
+    "weightedmean": "weightedmean",
+    "lasttoken": "last",
+}
 _LEGACY = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -49,24 +61,80 @@ _QUERY, _DOC = "query", "document"  # names of prompts
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
     "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, TABLE: 0,
-    "Pooling": 1, MARKED: 1, "Dense": 2,
-    "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
+    WORD_WEIGHTS: 1, "Pooling": 2, MARKED: 2, "Dense": 3,
+    "LayerNorm": 3, "Dropout": 3, MASK: 4, "Normalize": 5,
 }  # fmt: skip
+_ONCE = (0, 1, 2)  # steps that a model has at most once
+_ROUTERS = ("Router", "Asym")  # Asym is the older name
 _LANDMARK_GRAN = 32  # the default of LandmarkTransformer
 
 
 def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     """Return the declarations of a folder with a modules.json.
 
+    A Router may give queries another encoder or other modules; then `queries` has their declarations.
     DataError for modules that lmk does not read.
     """
-    modules, static_queries = _modules(path)
+    config = read_json(path / "config_sentence_transformers.json")
+    if config.get("model_type") == "CrossEncoder":
+        return _cross_encoder(path, name, commit, config)
+    documents, queries = _modules(path, _DOC), _modules(path, _QUERY)
+    if documents == queries:
+        return _declared(path, name, commit, documents)
+    classes = sentence_classes()
+    if len(queries) == 1 and queries[0][0] in [each.table for each in classes]:
+        if class_of(dict(documents)) is None:
+            needed = " or ".join(each.pooling for each in classes)
+            raise DataError(
+                f"{path} has a table of weights for queries, but no {needed} for documents; lmk reads both "
+                "together only"
+            )
+        table = queries[0][1]
+        if not table.is_dir():
+            raise DataError(f"{table} is missing; download the model again")
+        check_files(table)
+        return replace(_declared(path, name, commit, documents), static_queries=table)
+    asked = _declared(path, f"{name} (its queries)", commit, queries)
+    return replace(_declared(path, name, commit, documents), queries=asked)
+
+
+def _cross_encoder(path: Path, name: str, commit: str, config: dict[str, Any]) -> ModelFolder:
+    """Return the declarations of a cross-encoder. Its default prompt precedes queries."""
+    modules = _modules(path, _QUERY)
+    if [kind for kind, _ in modules] != ["Transformer"]:
+        raise DataError(
+            f"{path} is a cross-encoder with the modules {', '.join(kind for kind, _ in modules)}; lmk reads "
+            "sequence classifiers, which have one Transformer"
+        )
+    encoder = modules[0][1]
+    settings = read_settings(encoder)
+    check_settings(settings, encoder / "sentence_bert_config.json", PAIRS, late=False)
+    length, _ = declared_lengths(settings)
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    return ModelFolder(
+        path,
+        name,
+        commit,
+        encoder=encoder,
+        max_length=length,
+        tokenizer_options=tokenizer_options(settings),
+        query_prompt=(prompts.get(default) or "") if default else "",
+        cross_encoder=True,
+    )
+
+
+def _declared(path: Path, name: str, commit: str, modules: list[tuple[str, Path]]) -> ModelFolder:
+    """Return the declarations of the modules of one route, or of a model without routes.
+
+    DataError for modules that lmk does not read, or an order in which lmk does not apply them.
+    """
+    _check_modules(path, modules)
     encoder = modules[0][1]
     config = read_json(path / "config_sentence_transformers.json")
     length = read_settings(encoder)
     folders = dict(modules)
     late_model, special = is_late(config, list(folders)), class_of(folders)
-    task = special.task if special else ""
+    task = Task(special.task, "logits") if special else STATES
     check_settings(length, encoder / "sentence_bert_config.json", task, late_model)
     doc_length, query_length = declared_lengths(length)
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
@@ -106,8 +174,9 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         query_prompt=_prompt(config, _QUERY),
         doc_prompt=_prompt(config, _DOC),
         similarity="cosine" if late else _similarity(config, path, special),
+        dim=_dim(config, path, any(kind == "Normalize" for kind, _ in modules)),
         normalize=any(kind == "Normalize" for kind, _ in modules),
-        static_queries=static_queries,
+        word_weights=folders.get(WORD_WEIGHTS),
         notes=(*_prompt_notes(config), *unknown_keys(length, pooling, config)),
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
@@ -174,22 +243,26 @@ def _window(placed: dict[str, Any], path: Path) -> str:
     return str(declared)
 
 
-def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
-    """Return the kind and the folder of every module of documents, and the folder of a table for queries.
+def _modules(path: Path, side: str) -> list[tuple[str, Path]]:
+    """Return the kind and the folder of every module of one side: of documents or of queries.
 
-    DataError for a module that lmk does not read, or an order in which lmk does not apply modules.
+    In place of a Router, these are the modules of its route for the side.
     """
     listed = listed_modules(path)
     if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
-    modules = [(_kind(module["type"]), path / module["path"]) for module in listed]
+    modules: list[tuple[str, Path]] = []
+    for module in listed:
+        kind, where = _kind(module["type"]), path / module["path"]
+        modules += _route(where, side) if kind in _ROUTERS else [(kind, where)]
+    return modules
+
+
+def _check_modules(path: Path, modules: list[tuple[str, Path]]) -> None:
+    """Raise DataError for a module that lmk does not read, or an order in which lmk applies no modules."""
     classes = sentence_classes()
-    places = {each.transformer: 0 for each in classes} | {each.pooling: 1 for each in classes}
+    places = {each.transformer: 0 for each in classes} | {each.pooling: 2 for each in classes}
     allowed = {**_ORDER, **places}
-    static_queries = None
-    if modules[0][0] == "Router":
-        static_queries, documents = _routes(modules[0][1])
-        modules[:1] = documents
     kinds = [kind for kind, _ in modules]
     unknown = [kind for kind in kinds if kind not in allowed]
     if unknown or allowed[kinds[0]] != 0:
@@ -198,7 +271,7 @@ def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
             f"read (it reads {', '.join(allowed)}, Transformer first)"
         )
     order = [allowed[kind] for kind in kinds]
-    if order != sorted(order) or order.count(0) > 1 or order.count(1) > 1:
+    if order != sorted(order) or any(order.count(step) > 1 for step in _ONCE):
         raise DataError(
             f"{path}/modules.json has its modules in the order {', '.join(kinds)}; lmk applies one "
             "Transformer, one Pooling, Dense and LayerNorm, and Normalize last"
@@ -207,17 +280,11 @@ def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
         if where.is_dir():
             check_files(where)
         if (
-            kind in ("Pooling", "Dense", "LayerNorm", *(each.pooling for each in classes))
+            kind
+            in (WORD_WEIGHTS, "Pooling", "Dense", "LayerNorm", *(each.pooling for each in classes))
             and not (where / "config.json").is_file()
         ):
             raise DataError(f"{where}/config.json is missing; download the model again")
-    if static_queries is not None and class_of(kinds) is None:
-        needed = " or ".join(each.pooling for each in classes)
-        raise DataError(
-            f"{path} has a table of weights for queries, but no {needed} for documents; lmk reads both "
-            "together only"
-        )
-    return modules, static_queries
 
 
 def _kind(declared: str) -> str:
@@ -228,33 +295,55 @@ def _kind(declared: str) -> str:
 class _Routes(TypedDict):
     types: dict[str, str]
     structure: dict[str, list[str]]
+    parameters: NotRequired[dict[str, Any]]
 
 
-def _routes(router: Path) -> tuple[Path, list[tuple[str, Path]]]:
-    """Return the folder of a table for queries, and the modules of documents, of a Router."""
-    file = router / "router_config.json"
+def _route(router: Path, side: str) -> list[tuple[str, Path]]:
+    """Return the modules of the route of a Router for one side, as sentence-transformers chooses it.
+
+    DataError if the Router has no route for the texts of this side.
+    """
+    files = [router / name for name in ("router_config.json", "config.json")]
+    file = next((each for each in files if each.is_file()), files[0])
     declared = read_fields(file, _Routes)
-    routes: dict[str, list[tuple[str, Path]]] = {}
-    for name, modules in declared["structure"].items():
-        for module in modules:
-            check_inside(module, file)
-            if module not in declared["types"]:
-                raise DataError(f"{file} declares no type of {module!r}; download the model again")
-        routes[name] = [(_kind(declared["types"][each]), router / each) for each in modules]
-    queries, documents = routes.get("query", []), routes.get("document", [])
-    tables = [each.table for each in sentence_classes()]
-    read = len(queries) == 1 and queries[0][0] in tables
-    if len(routes) > 2 or not read or not documents:
+    structure = declared["structure"]
+    for module in (module for modules in structure.values() for module in modules):
+        check_inside(module, file)
+        if module not in declared["types"]:
+            raise DataError(f"{file} declares no type of {module!r}; download the model again")
+    if (declared.get("parameters") or {}).get("route_mappings"):
         raise DataError(
-            f"{file} has other routes than lmk reads: a route 'query' to one table of weights "
-            f"({' or '.join(tables) or 'no installed package reads any'}), and a route 'document'; give the "
-            "folder of one of its models"
+            f"{file} chooses routes by route_mappings, which lmk does not read; give the folder of one of "
+            "its models"
         )
-    table = queries[0][1]
-    if not table.is_dir():
-        raise DataError(f"{table} is missing; download the model again")
-    check_files(table)
-    return table, documents
+    chosen = structure.get(side, structure.get("text"))
+    if not chosen:
+        raise DataError(
+            f"{file} has no route '{side}' (it has {', '.join(structure)}); give the folder of one of its "
+            "models"
+        )
+    return [(_kind(declared["types"][module]), router / module) for module in chosen]
+
+
+def _dim(config: dict[str, Any], path: Path, normalize: bool) -> int:
+    """Return the declared number of leading dimensions to keep; 0 for all.
+
+    DataError if sentence-transformers would score cut vectors that it normalised before: lmk normalises last.
+    """
+    dim = config.get("truncate_dim")
+    if dim is None:
+        return 0
+    if not (isinstance(dim, int) and dim > 0):
+        raise DataError(
+            f"{path}/config_sentence_transformers.json: truncate_dim {dim!r} is no number of dimensions"
+        )
+    if normalize and config.get("similarity_fn_name") == "dot":
+        raise DataError(
+            f"{path} normalises vectors, cuts them to {dim} dimensions and scores them by dot products; lmk "
+            "cuts them before it normalises: write the similarity cosine into its "
+            "config_sentence_transformers.json"
+        )
+    return dim
 
 
 def _prompt(config: dict[str, Any], name: str) -> str:
@@ -280,14 +369,14 @@ def _prompt_notes(config: dict[str, Any]) -> list[str]:
 def _pooling(config: dict[str, Any], path: Path) -> str:
     modes = config.get("pooling_mode") or [mode for key, mode in _LEGACY.items() if config.get(key)]
     modes = [modes] if isinstance(modes, str) else list(modes)
-    if len(modes) == 1 and modes[0] in _POOLING:
-        return _POOLING[modes[0]]
-    if not modes:
-        return "mean"  # the default of sentence-transformers
-    raise DataError(
-        f"{path} pools by {'+'.join(modes)}, which is no average of marked positions; "
-        "give another model"
-    )
+    if unknown := [str(mode) for mode in modes if mode not in _POOLING]:
+        raise DataError(
+            f"{path} pools by {unknown[0]}, which neither lmk nor sentence-transformers has; give another "
+            "model"
+        )
+    return "+".join(
+        _POOLING[mode] for mode in modes or ["mean"]
+    )  # the default of sentence-transformers
 
 
 def _similarity(config: dict[str, Any], path: Path, special: SentenceClass | None) -> str:

@@ -5,10 +5,11 @@ A key that lmk does not know is noted, because sentence-transformers may obey it
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_json
+from lmkcli.progress import Detail
 
 FILES = tuple(
     f"sentence_{name}_config.json"
@@ -21,8 +22,18 @@ _LMK = {
 # Keys of sentence_bert_config.json that are read elsewhere, and those without an effect on vectors
 _READ = {"max_seq_length", "do_lower_case", "query_length", "document_length", *_LMK}
 _WITHOUT_EFFECT = {"unpad_inputs"}
-_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
-_MASKED = {"method": "forward", "method_output_name": "logits"}
+
+
+class Task(NamedTuple):
+    """What the module Transformer computes for texts: its task, the output of the model, and its name."""
+
+    name: str
+    output: str
+    output_name: str = "token_embeddings"
+
+
+STATES = Task("feature-extraction", "last_hidden_state")
+PAIRS = Task("sequence-classification", "logits", "scores")
 # Options of transformers by group: those that lmk passes on, and those without an effect on vectors in fp32
 _OLD_NAMES = {
     "model_args": "model_kwargs",
@@ -42,7 +53,8 @@ _POOLING = {"embedding_dimension", "word_embedding_dimension", "pooling_mode", "
 _SENTENCE = {
     *("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type"),
     *("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words"),
-    *("do_query_expansion", "attend_to_expansion_tokens"),
+    *("do_query_expansion", "attend_to_expansion_tokens", "truncate_dim"),
+    *("requirements", "keep_in_fp32_modules"),  # without an effect on vectors in fp32
 }
 
 
@@ -51,18 +63,17 @@ def read_settings(encoder: Path) -> dict[str, Any]:
     return next(filter(None, (read_json(encoder / name) for name in FILES)), {})
 
 
-def check_settings(settings: Mapping[str, Any], where: Path, special: str, late: bool) -> None:
+def check_settings(settings: Mapping[str, Any], where: Path, wanted: Task, late: bool) -> None:
     """Raise DataError for settings of the module Transformer that change vectors, and that lmk ignores."""
-    wanted = special or "feature-extraction"
-    task = settings.get("transformer_task") or wanted
+    task = settings.get("transformer_task") or wanted.name
     modality = settings.get("modality_config") or {}
-    text = _MASKED if special else _TEXT
-    name = settings.get("module_output_name") or "token_embeddings"
+    text = {"method": "forward", "method_output_name": wanted.output}
+    name = settings.get("module_output_name") or wanted.output_name
     faults = {
-        f"transformer_task {task}": task != wanted,
+        f"transformer_task {task}": task != wanted.name,
         "modality_config with a chat template (message)": "message" in modality,
         "modality_config": bool(modality) and {**modality.get("text", {})} != text,
-        f"module_output_name {name}": name != "token_embeddings",
+        f"module_output_name {name}": name != wanted.output_name,
         "query_expansion": bool(settings.get("query_expansion")) and not late,
         "tokenizer_name_or_path": bool(settings.get("tokenizer_name_or_path")),
     }
@@ -98,7 +109,7 @@ def declared_lengths(settings: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def unknown_keys(settings: Mapping[str, Any], pooling: Mapping[str, Any], config: Any) -> list[str]:
-    """Return a note on the keys that lmk does not know; none if it knows all."""
+    """Return a note with --verbose on the keys that lmk does not know; none if it knows all."""
     known = _READ | _WITHOUT_EFFECT | {*_OLD_NAMES, *_OLD_NAMES.values()}
     known |= {"transformer_task", "modality_config", "module_output_name", "processing_kwargs"}
     known |= {"query_expansion", "tokenizer_name_or_path"}
@@ -108,7 +119,7 @@ def unknown_keys(settings: Mapping[str, Any], pooling: Mapping[str, Any], config
         *sorted(set(pooling) - _POOLING - modes),
         *sorted(set(config) - _SENTENCE),
     ]
-    return [f"lmk does not know these keys of the model: {', '.join(keys)}"] if keys else []
+    return [Detail(f"lmk does not know these keys of the model: {', '.join(keys)}")] if keys else []
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

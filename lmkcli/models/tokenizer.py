@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import CHUNK_BREAK
+from lmkcli.data.collection import CHUNK_BREAK, check_text
 from lmkcli.errors import DataError
 from lmkcli.models.files import loading
 from lmkcli.pooling.table import SpecialTokens
@@ -29,6 +29,9 @@ class Tokenizer:
     spans: whether the spans of tokens are needed. Without them, tokenizing takes two thirds of the time. A
     prompt and a splitter find their tokens by spans, and always compute them.
     keep_space: whether white space at the ends of a text is tokenized too, as in sentence-transformers.
+    hidden_suffix: None if the states of the prompt are pooled. Otherwise, as many tokens belong to the prompt
+    as it has alone, as in sentence-transformers, even if the last of them ends with the first word of the
+    text; and so many tokens of the suffix (`counted_suffix`).
     """
 
     fast: Any
@@ -37,6 +40,7 @@ class Tokenizer:
     splitter: str = ""
     spans: bool = True
     keep_space: bool = False
+    hidden_suffix: int | None = None
 
     def __call__(self, texts: list[str]) -> TokenBlock:
         """Return the content tokens of many texts, tokenized in parallel outside Python's global lock.
@@ -44,7 +48,8 @@ class Tokenizer:
         Unless `keep_space`, texts are stripped, as in the official evaluation of landmark pooling. Spans
         count in the text as given. Without `spans`, the block may contain none.
         """
-        texts = [_valid(text) for text in texts]
+        for text in texts:
+            check_text(text)
         if self.splitter == "given":
             return TokenBlock.of(self._given(texts))
         # some normalizers would delete the character and join two words
@@ -56,14 +61,19 @@ class Tokenizer:
             return _block_of_ids(self._encode(bodies, fast=True))
         encoded = self._encode([self.prompt + body for body in bodies])
         leads = [0 if self.keep_space else len(text) - len(text.lstrip()) for text in texts]
-        return _without_prompts(encoded, len(self.prompt), leads)
+        alone = None
+        if self.prompt and self.hidden_suffix is not None:
+            alone = len(self._encode([self.prompt])[0].ids) + self.hidden_suffix
+        return _without_prompts(encoded, len(self.prompt), leads, alone)
 
     def contexts(self, texts: list[str]) -> list[Ints]:
         """Return the ids of texts that precede chunks, each with a line break after it.
 
         They are the content tokens of `prompt + text + line break`. An empty text has no ids.
         """
-        plain = [_valid(text).replace(CHUNK_BREAK, " ").strip() for text in texts]
+        for text in texts:
+            check_text(text)
+        plain = [text.replace(CHUNK_BREAK, " ").strip() for text in texts]
         bodies = [f"{text}\n" for text in plain if text]
         if self.splitter == "sentence":  # tokenizes the prompt separately
             encoded = iter(np.array(item.ids, np.int32) for item in self._encode(bodies))
@@ -139,11 +149,6 @@ def _without_separators(
     return TextTokens(tokens.ids[~is_separator], back, tokens.prompt, ends.astype(np.int32))
 
 
-def _valid(text: str) -> str:
-    """Replace each lone surrogate (from broken JSON escapes) by one '?', so offsets stay valid."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
 def _block_of_ids(items: list[Any]) -> TokenBlock:
     """Return the ids of encoded texts without a prompt, and no spans."""
     starts = np.zeros((len(items) + 1, 4), np.int64)
@@ -155,12 +160,15 @@ def _block_of_ids(items: list[Any]) -> TokenBlock:
     return TokenBlock(ids, np.zeros((0, 2), np.int32), None, starts)
 
 
-def _without_prompts(items: list[Any], prompt: int, leads: list[int]) -> TokenBlock:
+def _without_prompts(
+    items: list[Any], prompt: int, leads: list[int], tokens: int | None = None
+) -> TokenBlock:
     """Separate prompt and content of encoded texts.
 
     `prompt` is the length of the prompt in characters, `leads` the number of characters stripped from the
     start of each text. Tokens that end inside the prompt belong to it; a token that ends after it is
-    content. If no token ends after it, the text is empty and all tokens belong to the prompt.
+    content. If no token ends after it, the text is empty and all tokens belong to the prompt. With `tokens`,
+    the first tokens belong to the prompt, as many as that.
     """
     block = _block_of_ids(items)
     ids, starts = block.ids, block.starts
@@ -174,6 +182,7 @@ def _without_prompts(items: list[Any], prompt: int, leads: list[int]) -> TokenBl
         first_after = np.minimum(after[np.searchsorted(after, firsts)], stops)
         last_after = np.append(spans[:, 1] > 0, False)[np.maximum(stops - 1, 0)]
         heads = np.where(counts == 0, 0, np.where(last_after, first_after - firsts, counts))
+        heads = heads if tokens is None else np.minimum(counts, tokens)
         starts[:-1, PROMPT] = heads
         spans = np.maximum(spans[ranges(firsts + heads, counts - heads)], 0)
         counts = counts - heads

@@ -24,6 +24,7 @@ _LONGER = 64  # how many times longer a normalizer may make a text
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
+    folder = folder.route(side.weights, side.tokenizer)
     with opening(folder.encoder, f"the tokenizer of {folder.name}", side.trust_remote_code):
         own_file = folder.row.own_tokenizer and (folder.encoder / "tokenizer.json").is_file()
         opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
@@ -60,7 +61,10 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
-    return Tokenizer(fast, special, side.prompt, side.splitter, keep_space=side.keep_space)
+    return Tokenizer(
+        fast, special, side.prompt, side.splitter, keep_space=side.keep_space,
+        hidden_suffix=None if side.include_prompt else counted_suffix(loaded, special),
+    )  # fmt: skip
 
 
 # Texts on which two tokenizers of one vocabulary usually differ if their rules differ
@@ -134,6 +138,15 @@ def _check_normalizer(folder: ModelFolder, fast: Any) -> None:
                 f"the tokenizer of {folder.name} replaces characters by texts that are more than {_LONGER} "
                 "times longer; download the model again"
             )
+
+
+def counted_suffix(loaded: Any, special: SpecialTokens) -> int:
+    """Return how many tokens of the suffix sentence-transformers counts as tokens of a prompt that it hides.
+
+    It measures the prompt with the suffix, without a last token that the tokenizer names as special.
+    """
+    last = special.suffix[-1:]
+    return len(special.suffix) - len(set(last) & set(loaded.all_special_ids))
 
 
 def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:

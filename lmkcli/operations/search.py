@@ -74,13 +74,17 @@ class Hits(Result):
     hits: tuple[Hit, ...]
     cut: bool = False
     """Whether a model read only the start of the question, because it is too long."""
+    cut_pairs: int = 0
+    """How many documents a cross-encoder read only in part."""
 
     def notes(self) -> Iterator[str]:
-        """A note on a question that was cut."""
-        if self.cut:
-            from lmkcli.retrieval.searching import cut_note
+        """Notes on a question and on documents that were cut."""
+        from lmkcli.retrieval.searching import cut_note, cut_pairs_note
 
+        if self.cut:
             yield cut_note(1, 1)
+        if self.cut_pairs:
+            yield cut_pairs_note(self.cut_pairs)
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
@@ -168,7 +172,7 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1):
         doc = docs[name]
         hits.append(Hit(rank, float(score), name, doc.title, doc.text, passages.get(name)))
-    return Hits(question, tuple(hits), bool(run.cut))
+    return Hits(question, tuple(hits), bool(run.cut), sum(run.cut_pairs.values()))
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,8 @@ class Session(Result):
 class Searched(Result):
     """A run file and its counts.
 
-    `without_hits` is the number of queries without any hit, and `cut` that of the queries that a model read
-    only in part.
+    `without_hits` is the number of queries without any hit. A model read only a part of `cut` queries, and a
+    cross-encoder of `cut_pairs` pairs of a query and a document.
     """
 
     output: Path
@@ -196,6 +200,7 @@ class Searched(Result):
     lines: int
     without_hits: int
     cut: int = 0
+    cut_pairs: int = 0
 
     def as_json(self) -> Any:
         """The path and the counts; the key `silent` is the number of queries without any hit."""
@@ -204,11 +209,13 @@ class Searched(Result):
         return values
 
     def notes(self) -> Iterator[str]:
-        """A note on queries that were cut."""
-        if self.cut:
-            from lmkcli.retrieval.searching import cut_note
+        """Notes on queries and pairs that were cut."""
+        from lmkcli.retrieval.searching import cut_note, cut_pairs_note
 
+        if self.cut:
             yield cut_note(self.cut, self.queries)
+        if self.cut_pairs:
+            yield cut_pairs_note(self.cut_pairs)
 
     def __str__(self) -> str:
         if is_stream(self.output):
@@ -663,7 +670,14 @@ class Search(
                 f"{counted(written.unscored, 'document')} not reranked (no vector, or no text); they are at "
                 "the end"
             )
-        return Searched(path, written.queries, written.lines, written.without_hits, written.cut)
+        return Searched(
+            path,
+            written.queries,
+            written.lines,
+            written.without_hits,
+            written.cut,
+            written.cut_pairs,
+        )
 
     def _search_shard(
         self,

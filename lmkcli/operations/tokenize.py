@@ -60,7 +60,7 @@ class Placed(Result):
     placement: "Placement"
     tokenizer: "Tokenizer"
     content_tokens: int
-    averaged: bool  # False for models that return one vector per input
+    how: str  # what happens to marked states; empty for models that return one vector per input
     encoded: "VectorRows | None" = None  # its vectors, if their dimensions are terms
 
     def as_json(self) -> Any:
@@ -97,7 +97,7 @@ class Placed(Result):
         """The inputs, one per line, with « » around the marked positions; then the terms of each vector."""
         lines = []
         for one in self.placement.inputs:
-            marked = set(one.marks.tolist()) if self.averaged else set()
+            marked = set(one.marks.tolist()) if self.how else set()
             tokens = self.tokenizer.tokens(one.ids)
             lines.append(" ".join(f"«{t}»" if i in marked else t for i, t in enumerate(tokens)))
         lines += [
@@ -112,8 +112,7 @@ class Placed(Result):
         placed = self.placement
         positions = sum(len(one.ids) for one in placed.inputs)
         marks = sum(len(one.marks) for one in placed.inputs)
-        how = "averaged" if self.encoded is None else "expanded"
-        states = f"{counted(marks, '«marked» position')} {how} to " if self.averaged else ""
+        states = f"{counted(marks, '«marked» position')} {self.how} to " if self.how else ""
         return (
             f"{counted(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
             f"{counted(self.content_tokens, 'content token')}; {states}{counted(placed.vectors, 'vector')}"
@@ -233,6 +232,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
             open_encoder,
         )
         from lmkcli.models.tokenizer_folder import open_tokenizer
+        from lmkcli.pooling.table import MEAN_ONLY
 
         config = resolved.recipe.doc
         tokenizer = open_tokenizer(resolved.folder, config)
@@ -240,7 +240,9 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         content = tokenizer([text])[0]
         placed = placer.place_text(content.ids, content.prompt, content.ends)
         encoded = None
+        how = "averaged" if placer.pooler.reductions == MEAN_ONLY else "pooled"
         if reduction_of(config.pool).of_terms:
+            how = "expanded"
             encoder = open_encoder(config, resolved.folder, EncodeSettings())
             encoded = encoder.texts([content], ["this text"])
-        return Placed(placed, tokenizer, len(content.ids), config.pool != "model", encoded)
+        return Placed(placed, tokenizer, len(content.ids), how * (config.pool != "model"), encoded)

@@ -1,5 +1,6 @@
 """Train: train a retrieval model on examples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -10,7 +11,7 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
-from lmkcli.text.formatting import duration, size
+from lmkcli.text.formatting import counted, duration, size
 from lmkcli.training.settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def plan_training(job: "DryRunJob", dev: "Dev | None", report: Report) -> TrainP
 class Trained(Result):
     """A model folder, the number of steps, and how to load it.
 
-    `measure`, `score` and `step` describe the kept checkpoint if development sets were scored.
+    `measure`, `score` and `step` describe the kept checkpoint if development sets were scored. The training
+    read only a part of `cut_queries` queries and `cut_documents` documents; a text counts each time.
     """
 
     output: Path
@@ -98,11 +100,24 @@ class Trained(Result):
     export: "ExportedModel"
     dev: dict[str, Any]
     measure: str = ""
+    cut_queries: int = 0
+    cut_documents: int = 0
 
     def as_json(self) -> Any:
-        """The folder, the steps, and the score on the development sets."""
+        """The folder, the steps, what was cut, and the score on the development sets."""
         dev = {"dev": self.dev} if self.dev else {}
-        return {"output": str(self.output), "steps": self.steps, **dev, **self.export._asdict()}
+        cut = {"cut_queries": self.cut_queries, "cut_documents": self.cut_documents}
+        return {
+            "output": str(self.output), "steps": self.steps, **cut, **dev, **self.export._asdict()
+        }  # fmt: skip
+
+    def notes(self) -> Iterator[str]:
+        """A note on texts that were cut."""
+        if self.cut_queries or self.cut_documents:
+            yield (
+                f"cut, each time that they were read: {counted(self.cut_queries, 'query', 'queries')} "
+                f"(--query-max-length), {counted(self.cut_documents, 'document')} (--max-length)"
+            )
 
     def __str__(self) -> str:
         best = ""
@@ -186,6 +201,8 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         from lmkcli.models.files import read_json
         from lmkcli.models.folder import TRAINED
 
-        scored = read_json(folder / TRAINED).get("dev", {}).get("published") or {}
+        facts = read_json(folder / TRAINED)
+        scored = facts.get("dev", {}).get("published") or {}
         measure = job.dev.scorer.measure if job.dev else ""
-        return Trained(folder, job.settings.steps, exported(job.resolved), scored, measure)
+        cut = [facts.get(name, 0) for name in ("cut_queries", "cut_documents")]
+        return Trained(folder, job.settings.steps, exported(job.resolved), scored, measure, *cut)

@@ -1,1 +1,1 @@
-"""Which positions become which vector: placement, poolers and the segment mean."""
+"""Which positions become which vector: placement, poolers and reductions."""

@@ -186,8 +186,10 @@ def lay_out(
     if pooler.marked == "every":
         first, counts = _steps(frame.lengths, hidden, step)
     else:
-        counts = np.minimum(np.maximum(frame.lengths, 1), pooler.k)
-        first = frame.lengths - counts if pooler.marked == "last" else np.zeros_like(counts)
+        # the first position after a hidden prompt, as in sentence-transformers, unless nothing follows it
+        start = np.where(hidden < frame.lengths, hidden, 0) * (pooler.marked == "first")
+        counts = np.minimum(np.maximum(frame.lengths - start, 1), pooler.k)
+        first = frame.lengths - counts if pooler.marked == "last" else start
     marks = ranges(first, counts) * step
     owners = np.full_like(marks, SHARED)
     if owned and pooler.marked == "every":

@@ -7,7 +7,7 @@ pooling method therefore determines two things before the model runs:
 - the marks: positions of the input that are averaged, `marks` [m], and the number of the vector that each
   mark contributes to, `groups` [m].
 
-After the model, `segment_mean.pool` averages: vector v is the mean of states[marks[groups == v]]. No other
+After the model, `reductions.pool` averages: vector v is the mean of states[marks[groups == v]]. No other
 code distinguishes the methods (docs/poolers.md). For example, `lmk` with chunks of two tokens and unit chunk
 places the content a b c d e as follows, where S is the landmark:
 
@@ -203,7 +203,8 @@ class Placer:
     def _without_starts(self, block: TokenBlock) -> TokenBlock:
         """Drop the first tokens of texts that are too long, of the prompt first.
 
-        A text in chunks or windows, or with inserted tokens, keeps its start.
+        A text in chunks or windows, or with inserted tokens, keeps its start. A prompt without marks hides as
+        many tokens as before, as in sentence-transformers.
         """
         if self.pooler.inserted(self.special) or self.window != FULL or block.ends is not None:
             return block
@@ -212,7 +213,8 @@ class Placer:
         dropped = np.maximum(totals - (self.limit - len(prefix) - len(suffix)), 0)
         starts = np.zeros_like(block.starts)
         starts[1:, IDS] = np.cumsum(totals - dropped)
-        starts[:-1, PROMPT] = np.maximum(block.prompts - dropped, 0)
+        left = block.prompts - dropped if self.include_prompt else block.prompts
+        starts[:-1, PROMPT] = np.clip(left, 0, totals - dropped)
         ids = block.ids[ranges(block.starts[:-1, IDS] + dropped, totals - dropped)]
         return TokenBlock(ids, NOTHING.reshape(0, 2), None, starts)
 

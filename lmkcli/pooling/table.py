@@ -1,7 +1,7 @@
 """The table of poolers. A row says where special tokens stand in an input, and which positions are marked.
 
-A vector is the mean of the states at marked positions (segment_mean.py). All pooling methods have the same
-input in common, and differ in a few columns:
+A vector is the mean, or another reduction, of the states at marked positions (reductions.py). All pooling
+methods have the same input in common, and differ in a few columns:
 
     prefix   before chunk after   before chunk after   …   suffix
 
@@ -14,11 +14,15 @@ With the content a b c d e in chunks of two, and marked positions in « »:
     multicls   «CLS»   a   b «CLS» c   d «CLS»  e   SEP
     lmk         CLS    a   b «SEP» c   d «SEP»  e  «SEP»
 
+The marks of max, mean-sqrt-len and weightedmean are those of mean. So are the marks of concatenations such as
+cls+mean.
+
 The poolers lmk and multicls are those of arXiv 2601.21525 §4, Algorithms 1 and 2; the others are in its §3.
 A package adds a pooler with a row of its own, or, for a pooler NAME@PARAMETER, with a function that returns a
 row (examples/plugin).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -38,6 +42,11 @@ class SpecialTokens(NamedTuple):
     mask: int | None = None  # replaces hidden tokens in pre-training
 
 
+# How the marked states of a vector become one: their mean, their sum divided by the root of their number,
+# their mean weighted by positions from 1, their maximum in each dimension, or the first or the last of them
+StateReduction = Literal["mean", "sqrt", "weighted", "max", "first", "last"]
+MEAN_ONLY: tuple[StateReduction, ...] = ("mean",)
+# How the vectors of the windows of a text become one
 WindowReduction = Literal["mean", "max", "sum"]
 
 
@@ -54,8 +63,8 @@ _NEEDS = {
 class Pooler:
     """One row of the table.
 
-    name: the value of --pool. marked: which positions are averaged; those that do not depend on chunks
-    (first, last, every) count all positions of an input, also special tokens.
+    name: the value of --pool. marked: which positions are reduced; those that do not depend on chunks (first,
+    last, every) count all positions of an input, also special tokens.
     """
 
     name: str
@@ -73,10 +82,14 @@ class Pooler:
     # otherwise all its positions are marked
     forced: bool = False
 
+    # how the marked states become a vector; several results are concatenated
+    reductions: tuple[StateReduction, ...] = MEAN_ONLY
+
     # Facts for other modules.
     needs_prefix: bool = False  # whether it has no meaning without a special token before the text
     appends_eos: bool = False  # whether the inputs of a decoder that declares no pooling end in EOS
-    # the same pooling in sentence-transformers, such as 'cls_token': exported folders need no code of lmk
+    # the same pooling in sentence-transformers, such as 'cls_token' or 'cls_token+mean_tokens': exported
+    # folders need no code of lmk
     sentence_mode: str = ""
     # 'module:attribute' of a class of weights that the states pass through before the mean
     # (`lmkcli.models.heads.StateModule`)
@@ -92,6 +105,8 @@ class Pooler:
     @property
     def per(self) -> str:
         """The marks: 'input' (of its ends), 'step', 'chunk', 'token', or 'model' (no positions)."""
+        if self.reductions != MEAN_ONLY:
+            return "input"
         every = "token" if self.k == 1 else "step"
         return {"inserted": "chunk", "every": every, "model": "model"}.get(self.marked, "input")
 
@@ -135,7 +150,40 @@ LMK = Pooler("lmk", "inserted", after="landmark", suffix=False)
 LATENT = Pooler("latent", "every", module="lmkcli.models.heads:LatentAttention")
 MODEL = Pooler("model", "model")  # TITE, M2-BERT
 
+# Other reductions of sentence-transformers. SGPT (arXiv 2202.08904 §4.1) weights later positions more
+MAX = Pooler("max", "every", reductions=("max",), sentence_mode="max_tokens")
+MEAN_SQRT_LEN = Pooler(
+    "mean-sqrt-len", "every", reductions=("sqrt",), sentence_mode="mean_sqrt_len_tokens"
+)
+WEIGHTED_MEAN = Pooler(
+    "weightedmean", "every", reductions=("weighted",), sentence_mode="weightedmean_tokens"
+)
+
 
 def every_kth(k: int) -> Pooler:
     """Return the row of mean@k."""
     return Pooler(f"mean@{k}", "every", k)
+
+
+def concatenated(rows: Sequence[Pooler]) -> Pooler:
+    """Return the row that concatenates the vectors of several rows, such as cls+mean.
+
+    All positions are marked; the marks of cls and last are the first and the last of them. ValueError for
+    rows that sentence-transformers does not have.
+    """
+    for row in rows:
+        if not row.sentence_mode:
+            raise ValueError(f"{row.name} cannot be concatenated with another pooler")
+    reductions = [
+        how
+        for row in rows
+        for how in ((row.marked,) if row.marked in ("first", "last") else row.reductions)
+    ]
+    return Pooler(
+        "+".join(row.name for row in rows),
+        "every",
+        reductions=tuple(reductions),
+        needs_prefix=any(row.needs_prefix for row in rows),
+        appends_eos=any(row.appends_eos for row in rows),
+        sentence_mode="+".join(row.sentence_mode for row in rows),
+    )

@@ -1,6 +1,7 @@
 """Fusion: combine several runs or indexes. `fuse` describes how each method treats missing documents."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -131,7 +132,8 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
         values = np.fromiter(scores.values(), np.float64, len(scores))
         fused[query] = ranked(list(scores), values).cut(k)
     cut = frozenset[str]().union(*(run.cut for run in runs))
-    return Run(fused, tag=fusion.method, cut=cut)
+    cut_pairs = sum((Counter(run.cut_pairs) for run in runs), Counter[str]())
+    return Run(fused, tag=fusion.method, cut=cut, cut_pairs=cut_pairs)
 
 
 def _sum(

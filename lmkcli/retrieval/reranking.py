@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.data.run import Ranking, Run, Scored, ranked
 from lmkcli.retrieval.fusion import SCALES
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 
 
 class Scorer(Protocol):
-    """Scores documents for one query; NaN for documents that cannot be scored."""
+    """Scores documents for one query."""
 
-    def __call__(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]: ...
+    def __call__(self, query: Query, doc_ids: Sequence[str]) -> Scored: ...
 
 
 class Reranker(Protocol):
@@ -61,7 +61,8 @@ class RerankedIndex:
         first = self._index.search(queries, self._settings.depth)
         run = rerank(first, queries, self._reranker.scorer(queries), self._settings)
         cut = first.cut | self._reranker.cut(queries)
-        return Run({q: r.cut(k) for q, r in run.rankings.items()}, run.tag, run.unscored, cut)
+        rankings = {query: ranking.cut(k) for query, ranking in run.rankings.items()}
+        return Run(rankings, run.tag, run.unscored, cut, run.cut_pairs)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of the reranked index."""
@@ -77,24 +78,26 @@ def rerank(run: Run, queries: list[Query], scorer: Scorer, settings: RerankSetti
     """Score the first `settings.depth` documents of each query again.
 
     With `interpolate` a, the score is a * new + (1 - a) * old, both scaled to 0 … 1 over the reranked
-    documents. Documents that cannot be scored follow the others in their old order. The run counts them.
+    documents. Documents that cannot be scored follow the others in their old order. The run counts them, and
+    pairs that the model cut.
     """
     rankings = {}
     unscored = 0
+    cut_pairs = {}
     for query in queries:
         old = run.rankings.get(query.id)
         if old is None:
             continue
         ids = old.doc_ids[: settings.depth]
         old_scores = old.scores[: settings.depth].astype(np.float64)
-        new = scorer(query, ids) if ids else np.zeros(0)
+        new, cut_pairs[query.id] = scorer(query, ids) if ids else Scored(np.zeros(0))
         scored = ~np.isnan(new)
         unscored += int((~scored).sum())
         if settings.interpolate is not None:
             scale, a = SCALES["minmax"], settings.interpolate
             new[scored] = a * scale(new[scored]) + (1 - a) * scale(old_scores[scored])
         rankings[query.id] = _ordered(ids, new, scored)
-    return Run(rankings, "rerank", unscored)
+    return Run(rankings, "rerank", unscored, cut_pairs=cut_pairs)
 
 
 def _ordered(ids: list[str], scores: NDArray[np.float64], scored: NDArray[np.bool_]) -> Ranking:
@@ -113,7 +116,7 @@ class CrossEncoder(Protocol):
 
     digest: str
 
-    def __call__(self, query: str, texts: list[str]) -> NDArray[np.float64]: ...
+    def __call__(self, query: str, texts: list[str]) -> Scored: ...
 
 
 class CrossEncoderOpener(Protocol):
@@ -146,18 +149,18 @@ class ModelReranker:
         return self._score
 
     def cut(self, queries: list[Query]) -> frozenset[str]:
-        """Return nothing: a cross-encoder cuts the longer text of a pair, which is the document as a rule."""
+        """Return nothing: a cross-encoder cuts pairs, and `Scored` counts them."""
         return frozenset()
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
         """Return None, because a cross-encoder reads whole documents."""
         return None
 
-    def _score(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
+    def _score(self, query: Query, doc_ids: Sequence[str]) -> Scored:
         docs = self._index.texts(list(doc_ids))
         with_text = [i for i, name in enumerate(doc_ids) if name in docs and docs[name].text]
-        scores = np.full(len(doc_ids), np.nan)
+        scores, cut = np.full(len(doc_ids), np.nan), 0
         if with_text:
             texts = [docs[doc_ids[i]].content for i in with_text]
-            scores[with_text] = self._model(query.text, texts)
-        return scores
+            scores[with_text], cut = self._model(query.text, texts)
+        return Scored(scores, cut)

@@ -182,28 +182,43 @@ def cut_note(cut: int, queries: int) -> str:
     )
 
 
+def cut_pairs_note(cut: int) -> str:
+    """A line about documents that a cross-encoder read only in part."""
+    return (
+        f"{counted(cut, 'pair')} of a query and a document cut: longer together than the limit of the "
+        "cross-encoder"
+    )
+
+
 class RunCounts(NamedTuple):
-    """Counts of a run: queries, lines, queries without a hit, documents without a score, and cut queries."""
+    """Counts of a run: queries, lines, queries without a hit, documents without a score, and what was cut.
+
+    cut: queries. cut_pairs: pairs of a query and a document.
+    """
 
     queries: int = 0
     lines: int = 0
     without_hits: int = 0
     unscored: int = 0
     cut: int = 0
+    cut_pairs: int = 0
 
     def add(self, run: Run) -> "RunCounts":
         """Return the sums of these counts and the counts of another piece."""
         hits = [len(ranking.doc_ids) for ranking in run.rankings.values()]
-        piece = RunCounts(len(hits), sum(hits), hits.count(0), run.unscored, len(run.cut))
+        cut_pairs = sum(run.cut_pairs.values())
+        piece = RunCounts(
+            len(hits), sum(hits), hits.count(0), run.unscored, len(run.cut), cut_pairs
+        )
         return RunCounts(*map(sum, zip(self, piece, strict=True)))
 
 
 def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:
     """Write a run, piece by piece, and return its counts.
 
-    The manifest, with the number of queries that were cut, is written just before the run gets its name. An
-    interrupted process may leave a manifest without a run. Then the next search starts again. A run on a
-    stream has no manifest.
+    The manifest, with the numbers of queries and pairs that were cut, is written just before the run gets its
+    name. An interrupted process may leave a manifest without a run. Then the next search starts again. A run
+    on a stream has no manifest.
     """
     stream = is_stream(path)
     if not stream:
@@ -217,7 +232,9 @@ def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:
             yield run
             counts = counts.add(run)
         if not stream:
-            facts = structs.replace(described.facts, cut_queries=counts.cut)
+            facts = structs.replace(
+                described.facts, cut_queries=counts.cut, cut_pairs=counts.cut_pairs
+            )
             _write_manifest(path, structs.replace(described, facts=facts))
 
     write_runs(path, counting())

@@ -1,4 +1,4 @@
-"""Queries that are longer than the limit of the model are counted: a line, the manifest, and --json."""
+"""Queries, and pairs of a cross-encoder, that are too long are counted: a line, the manifest, and --json."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 
 import lmkcli
 from tests.conftest import Lmk
+from tests.models.test_crossencoder import save
 
 Models = Callable[[str], Path]
 LONG = "rivers and bread " * 30
@@ -75,3 +76,25 @@ def test_shards_count_them(lmk: Lmk, vectors: Path, queries: Path, tmp_path: Pat
         lmk(*words, "--shard", shard)
     assert "2 of 4 queries cut" in lmk(*words).err
     assert counted(tmp_path / "r.trec") == 2
+
+
+def test_pairs_that_a_cross_encoder_cuts_are_counted(
+    lmk: Lmk, beir: Path, queries: Path, tmp_path: Path
+) -> None:
+    """The two long queries are cut with every document."""
+    queries.write_text(queries.read_text().replace(LONG, 2 * LONG))
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    model = save(tmp_path / "model", 1)
+    run = tmp_path / "r.trec"
+    words = ("search", tmp_path / "bm25", queries, "--all-queries", "--rerank-model", model)
+    done = lmk(*words, "-o", run)
+    rows = [line.split() for line in run.read_text().splitlines()]
+    long = sum(row[0] in ("q1", "q3") for row in rows)
+    assert long > 1
+    assert f"{long} pairs of a query and a document cut" in done.err
+    assert json.loads(Path(f"{run}.json").read_text())["facts"]["cut_pairs"] == long
+    assert json.loads(lmk(*words, "--json", "-o", tmp_path / "j.trec").out)["cut_pairs"] == long
+    asked = lmk(
+        "search", tmp_path / "bm25", "-q", 2 * LONG, "--rerank-model", model, "--server", "none"
+    )
+    assert f"{long // 2} pairs" in asked.err

@@ -1,5 +1,6 @@
 """lmk train on the command line: a model, its description, its vectors and a run."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +10,13 @@ import pytest
 
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.artifact.manifest import read
+from lmkcli.errors import Stopped
+from lmkcli.progress import Report
+from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.system.atomic import locked
+from lmkcli.training.loop import execution
+from lmkcli.training.settings import TrainSettings
+from lmkcli.training.training_job import plan
 from tests import tiny
 from tests.conftest import Lmk
 
@@ -290,3 +297,50 @@ def test_a_cosine_schedule_ends_at_the_least_learning_rate(
     assert rates == sorted(rates, reverse=True)
     err = lmk(*words, *more, *rate, "-o", tmp_path / "other", code=2).err
     assert "--min-lr-rate has no effect with --schedule linear" in err
+
+
+def test_texts_that_are_cut_are_counted(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
+    """In the output, the manifest and --json; an interrupted training counts the same."""
+    file = tmp_path / "pairs.jsonl"
+    long = tiny.sentence(1, 90)
+    rows = [
+        {
+            "query": f"{long} {i}" if i < 3 else f"tea {i}",
+            "positive": f"{long} {i}",
+            "negatives": [f"x {i}"],
+        }
+        for i in range(8)
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = (
+        file,
+        "-m",
+        tiny_model("bert"),
+        "--pool",
+        "mean",
+        "--max-length",
+        32,
+        "--device",
+        "cpu",
+    )
+    more = ("--epochs", 2, "--batch-size", 4, "--dtype", "fp32", "--log-every", 3)
+    whole = lmk("train", *words, *more, "-o", tmp_path / "whole")
+    assert "6 queries" in whole.err
+    assert "16 documents" in whole.err
+    expected = {"cut_queries": 6, "cut_documents": 16}
+    shown = lmk("train", *words, *more, "-o", tmp_path / "whole", "--json").json
+    assert {name: shown[name] for name in expected} == expected
+    facts = json.loads((tmp_path / "whole" / "manifest.json").read_text())["facts"]
+    assert {name: facts[name] for name in expected} == expected
+
+    steps = itertools.count(1)
+    job = plan(
+        [str(file)],
+        RecipeOptions(model=str(tiny_model("bert")), pool="mean", max_length=32),
+        TrainSettings(epochs=2, batch_size=4, dtype="fp32", device="cpu", log_every=3),
+    )
+    with pytest.raises(Stopped):
+        execution.run(job, tmp_path / "parts", Report(stopping=lambda: next(steps) == 2))
+    execution.run(job, tmp_path / "parts", Report())
+    made = json.loads((tmp_path / "parts" / "training.json").read_text())
+    assert {name: made[name] for name in expected} == expected

@@ -210,11 +210,16 @@ def test_json_round_trips(record: dict[str, str]) -> None:
     assert parse_json_line(json.dumps(record, ensure_ascii=False).encode(), "") == record
 
 
-def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
-    line = rb'{"a": "x\ud83d\ude00 \ud83d y \uDE00", "b": 1}'
-    assert parse_json_line(line, "") == {"a": "x\U0001f600 \ufffd y \ufffd", "b": 1}
-    inner = rb'{"pos": ["\ud83d", {"text": "\ude00"}]}'
-    assert parse_json_line(inner, "") == {"pos": ["\ufffd", {"text": "\ufffd"}]}
+def test_half_a_surrogate_pair_is_refused() -> None:
+    """Half an emoji is no character: a replacement would change the text without a word."""
+    whole = rb'{"a": "x\ud83d\ude00 \\ud83d", "b": 1}'
+    assert parse_json_line(whole, "") == {"a": "x\U0001f600 \\ud83d", "b": 1}
+    for line in (
+        rb'{"a": "x\ud83d\ude00 \ud83d y", "b": 1}',
+        rb'{"pos": ["x", {"text": "y \uDE00"}]}',
+    ):
+        with pytest.raises(DataError, match=r"c\.jsonl line 17: half of a surrogate.*y.*jq -c"):
+            parse_json_line(line, "c.jsonl line 17")
 
 
 def tsv(line: str, first: str = "") -> dict[str, object]:

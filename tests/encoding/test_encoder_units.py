@@ -16,7 +16,7 @@ from lmkcli.encoding.encoder import DocumentVectors, Encoder, open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.pooling.placement import Placer
-from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.reductions import Marks, pool
 from lmkcli.pooling.table import MEAN, SpecialTokens
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
@@ -189,10 +189,8 @@ def test_chunk_means_equal_those_of_the_official_conteb_code(parity: Callable[[s
         placed = placer.place_text(content, ends=stops)
         [one] = placed.inputs
         assert one.ids.tolist() == ids[: ends[-1] + 1].tolist()
-        made = pool(
-            torch.from_numpy(hidden), torch.from_numpy(one.marks).long(),
-            torch.from_numpy(one.groups).long(), placed.vectors,
-        )  # fmt: skip
+        marks, groups = (torch.from_numpy(each).long() for each in (one.marks, one.groups))
+        made = pool(torch.from_numpy(hidden), Marks(marks, groups, np.bincount(one.groups)))
         existing = wanted[~padding]
         official = existing[
             np.linalg.norm(existing, axis=1) > 0

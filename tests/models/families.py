@@ -101,6 +101,20 @@ _LONG = {
 _YARN = {
     "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 32,
 }  # fmt: skip
+_LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+_LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "rope_theta": 10000.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+_GQA = {key: value for key, value in _DECODER.items() if key != "head_dim"}
+_ONE_KV = {key: value for key, value in _GQA.items() if key != "num_key_value_heads"}
+_GPT = {"vocab_size": SIZE, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "initializer_range": 0.2}
+
+
+def _decoder_tokens() -> PreTrainedTokenizerFast:
+    """GPT-2's tokens: nothing around a text, and no token of its own for padding."""
+    return byte_level("$A", "</s>")
+
 
 FAMILIES: dict[str, Family] = {
     "BERT": Family(_of("BertConfig", **_BIG), wordpiece, "packed", "all-MiniLM-L6-v2, bge, e5, gte"),
@@ -124,6 +138,34 @@ FAMILIES: dict[str, Family] = {
         _of("DebertaV2Config", relative_attention=True, position_biased_input=False,
             pos_att_type=["p2c", "c2p"]),
         unigram, "padded", "deberta-v3 encoders",
+    ),
+    "DeBERTa v1": Family(
+        _of("DebertaConfig", relative_attention=True, position_biased_input=False,
+            pos_att_type=["p2c", "c2p"]),
+        lambda: byte_level("<s> $A </s>"), "padded", "deberta-base encoders",
+    ),
+    "CamemBERT": Family(
+        _of("CamembertConfig", pad_token_id=0, type_vocab_size=1), unigram, "packed",
+        "sentence-camembert",
+    ),
+    "ERNIE": Family(_of("ErnieConfig", **_BIG), wordpiece, "packed", "ERNIE encoders"),
+    "RoFormer": Family(
+        _of("RoFormerConfig", embedding_size=WIDTH, **_BIG), wordpiece, "padded", "RoFormer encoders"
+    ),
+    "EuroBERT": Family(
+        _of("EuroBertConfig", _DECODER), lambda: byte_level("<s> $A </s>"), "packed", "EuroBERT"
+    ),
+    "GTE (new)": Family(
+        _of("GteConfig", **_BIG), wordpiece, "packed", "gte-base-en-v1.5, arctic-embed-m-v2"
+    ),
+    "Longformer": Family(
+        _of("LongformerConfig", attention_window=[8, 8], pad_token_id=0, type_vocab_size=1),
+        lambda: byte_level("<s> $A </s>"), "padded", "Longformer encoders",
+    ),
+    "XLNet": Family(
+        _of("XLNetConfig", {}, vocab_size=SIZE, d_model=WIDTH, n_layer=2, n_head=4, d_inner=48,
+            initializer_range=0.2, pad_token_id=0),
+        unigram, "padded", "XLNet encoders",
     ),
     "ELECTRA": Family(
         _of("ElectraConfig", embedding_size=16, **_BIG), wordpiece, "packed", "ELECTRA retrievers"
@@ -181,7 +223,56 @@ FAMILIES: dict[str, Family] = {
     "GPT-2": Family(
         _of("GPT2Config", {}, vocab_size=SIZE, n_embd=WIDTH, n_layer=2, n_head=4, n_positions=128,
             initializer_range=0.2),
-        lambda: byte_level("$A", "</s>"), "packed", "SGPT (GPT-Neo, GPT-J)",
+        lambda: byte_level("$A", "</s>"), "packed", "GPT-2",
+    ),
+    "GPT-Neo": Family(
+        _of("GPTNeoConfig", {}, vocab_size=SIZE, hidden_size=WIDTH, num_layers=2, num_heads=4,
+            attention_types=[[["global", "local"], 1]], window_size=16, max_position_embeddings=128,
+            initializer_range=0.2, bos_token_id=2, eos_token_id=2),
+        _decoder_tokens, "padded", "SGPT-125M, SGPT-1.3B",
+    ),
+    "GPT-J": Family(
+        _of("GPTJConfig", _GPT, n_positions=128, rotary_dim=4), _decoder_tokens, "packed", "SGPT-5.8B"
+    ),
+    "GPT-NeoX": Family(
+        _of("GPTNeoXConfig", _SHAPE, rotary_pct=0.5, bos_token_id=2, eos_token_id=2), _decoder_tokens,
+        "packed", "Pythia",
+    ),
+    "BLOOM": Family(
+        _of("BloomConfig", {}, vocab_size=SIZE, hidden_size=WIDTH, n_layer=2, n_head=4,
+            initializer_range=0.2),
+        byte_level, "padded", "sgpt-bloom",
+    ),
+    "OPT": Family(
+        _of("OPTConfig", {}, vocab_size=SIZE, hidden_size=WIDTH, word_embed_proj_dim=WIDTH,
+            num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, max_position_embeddings=128,
+            init_std=0.2, pad_token_id=0),
+        lambda: byte_level("</s> $A"), "packed", "OPT",
+    ),
+    "Llama, linear rope": Family(
+        _of("LlamaConfig", _DECODER, rope_scaling=_LINEAR), byte_level, "packed", "long-context Llamas"
+    ),
+    "Llama, llama3 rope": Family(
+        _of("LlamaConfig", _DECODER, rope_scaling=_LLAMA3), byte_level, "packed",
+        "Llama 3.1 and 3.2, llama-embed-nemotron",
+    ),
+    "Gemma 2": Family(
+        _of("Gemma2Config", _DECODER, sliding_window=16, query_pre_attn_scalar=8),
+        lambda: byte_level("<s> $A </s>"), "padded", "bge-multilingual-gemma2", left=True,
+    ),
+    "MiniCPM 3": Family(
+        _of("MiniCPM3Config", _ONE_KV, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8,
+            qk_rope_head_dim=4, v_head_dim=8),
+        byte_level, "packed", "MiniCPM-Embedding",
+    ),
+    "OLMo 2": Family(_of("Olmo2Config", _GQA), byte_level, "packed", "OLMo"),
+    "SmolLM 3": Family(_of("SmolLM3Config", _GQA), byte_level, "packed", "SmolLM3"),
+    "Phi": Family(_of("PhiConfig", _GQA), byte_level, "packed", "Phi-2"),
+    "StableLM": Family(_of("StableLmConfig", _GQA), byte_level, "padded", "StableLM"),
+    "Falcon": Family(
+        _of("FalconConfig", {}, vocab_size=SIZE, hidden_size=WIDTH, num_hidden_layers=2,
+            num_attention_heads=4, initializer_range=0.2),
+        byte_level, "padded", "Falcon",
     ),
 }  # fmt: skip
 
@@ -201,9 +292,13 @@ def save(folder: Path, name: str, seed: int = 5) -> Path:
     return folder
 
 
-def add_pooling(folder: Path, mode: str, length: int | None, **more: Any) -> Path:
-    """Add the files of sentence-transformers: Transformer, Pooling, and the settings in `more`."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *more.get("modules", ())]
+def add_pooling(folder: Path, mode: str | list[str], length: int | None, **more: Any) -> Path:
+    """Add the files of sentence-transformers: Transformer, Pooling, and the settings in `more`.
+
+    `before` and `modules` are the paths and kinds of modules before and after Pooling.
+    """
+    before, after = more.get("before", ()), more.get("modules", ())
+    modules = [("", "Transformer"), *before, ("1_Pooling", "Pooling"), *after]
     (folder / "1_Pooling").mkdir()
     marks_prompt = more.get("include_prompt", True)
     pooling = {"word_embedding_dimension": WIDTH, "include_prompt": marks_prompt}

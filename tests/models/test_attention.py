@@ -163,3 +163,12 @@ def test_bf16_gradients_agree_with_float64(length: int) -> None:
     for gradient, expected in zip(found, torch.autograd.grad(true, exact), strict=True):
         apart = (gradient.double() - expected).norm() / expected.norm()
         assert apart < 0.01
+
+
+@pytest.mark.parametrize("unknown", ["softcap", "s_aux", "position_bias"])
+def test_arguments_that_it_does_not_compute_are_refused(unknown: str) -> None:
+    """Gemma 2 caps its logits. Packed states without the cap differ little, and its vectors by 1e-4."""
+    x = torch.ones(1, 2, 3, 8)
+    with pytest.raises(TypeError, match=unknown):
+        attention.packed_attention(torch.nn.Identity(), x, x, x, None, **{unknown: 50.0})
+    attention.packed_attention(torch.nn.Identity(), x, x, x, None, **{unknown: None})

@@ -17,15 +17,18 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
 import lmkcli
+from lmkcli.data.collection import WHOLE, open_collection
+from lmkcli.data.run import read_run
 from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import export_model
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import open_model
 from lmkcli.spec.recipe import RecipeOptions
 from tests import tiny
-from tests.levels import sample
+from tests.conftest import Lmk
+from tests.levels import pairs, sample
 from tests.models.families import FAMILIES, WIDTH, add_pooling, save
 
 LENGTH = 48
@@ -77,6 +80,12 @@ def check(folder: Path, side: str, texts: list[str] = TEXTS) -> None:
         assert not wrong, f"{name}: {wrong}"
 
 
+POOLINGS: list[str | list[str]] = [
+    *("mean", "cls", "lasttoken", "max", "weightedmean", "mean_sqrt_len_tokens"),
+    ["cls", "mean"],
+    ["mean", "max"],
+    ["lasttoken", "weightedmean", "cls"],
+]
 CASES = itertools.product(FAMILIES, ["mean", "cls", "lasttoken"], PROMPTS, ["document", "query"])
 
 
@@ -90,6 +99,36 @@ def test_families(tmp_path: Path, family: str, pool: str, prompts: str, side: st
     check(
         folder, side, [text for text in TEXTS if read(text).input_ids]
     )  # the library needs a token
+
+
+@pytest.mark.parametrize(
+    ("family", "pool", "prompted", "padding"),
+    pairs(
+        family=("BERT", "Qwen3", "T5"),
+        pool=tuple(range(len(POOLINGS))),
+        prompted=(True, False),
+        padding=("left", "right"),
+    ),
+)
+def test_poolings(tmp_path: Path, family: str, pool: int, prompted: bool, padding: str) -> None:
+    """Each pooling, with and without the states of the prompt, for both sides of padding."""
+    folder = save(tmp_path / "model", family)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"padding_side": padding}))
+    more = {"include_prompt": prompted, "prompts": PROMPTS["both"]}
+    add_pooling(folder, POOLINGS[pool], LENGTH, **more)
+    texts = [text for text in TEXTS if text.strip() or prompted]
+    if "cls" in POOLINGS[pool] and FAMILIES[family].tokenizer()("x").input_ids[0] not in (0, 1, 2):
+        with pytest.raises(
+            UsageError, match="needs a tokenizer with a special token before the text"
+        ):
+            check(folder, "document", texts)
+        return
+    check(folder, "document", texts)
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    export_model(resolved, tmp_path / "out")
+    made = by_sentence_transformers(tmp_path / "out", "document", texts)
+    np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", texts), atol=NEAR)
 
 
 @pytest.mark.parametrize("family", sample("runs", FAMILIES, 3))
@@ -161,6 +200,15 @@ def test_unknown_keys_are_noted(tmp_path: Path) -> None:
     assert any("strange_key" in note for note in read_model(str(folder)).notes)
 
 
+def test_unknown_keys_are_printed_with_v(lmk: Lmk, tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", "BERT")
+    add_pooling(folder, "mean", LENGTH, settings={"strange_key": 1})
+    (tmp_path / "d.jsonl").write_text('{"_id": "a", "text": "tea"}\n')
+    words = ("encode", tmp_path / "d.jsonl", "-m", folder, "--device", "cpu", "-o")
+    assert "strange_key" not in lmk(*words, tmp_path / "quiet").err
+    assert "strange_key" in lmk("-v", *words, tmp_path / "more").err
+
+
 @pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
 def test_a_class_that_contradicts_the_file_is_refused(tmp_path: Path, name: str) -> None:
     """transformers gives BertTokenizer its own normalizer and splitter, whatever the file has."""
@@ -205,3 +253,130 @@ def test_activations_after_dense(tmp_path: Path, activation: str) -> None:
     weight = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1))
     save_file({"linear.weight": weight}, folder / "2_Dense/model.safetensors")
     check(folder, "document", TEXTS[:3])
+
+
+def write_modules(folder: Path, **configs: dict[str, Any]) -> None:
+    """Write the folders and configurations of modules, such as `d2_Normalize={}`."""
+    for name, config in configs.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "pool", ["mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken"]
+)
+def test_weights_of_words(tmp_path: Path, pool: str) -> None:
+    """WordWeights, with the idf of a few words and a default for all others."""
+    folder = add_pooling(
+        save(tmp_path / "model", "BERT"), pool, LENGTH, before=[("w_WordWeights", "WordWeights")]
+    )
+    vocabulary = FAMILIES["BERT"].tokenizer().get_vocab()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    weights = {word: number % 7 / 3 for number, word in enumerate(words) if number % 3}
+    config = {"vocab": words, "word_weights": weights, "unknown_word_weight": 0.25}
+    write_modules(folder, w_WordWeights=config)
+    torch.save({}, folder / "w_WordWeights/pytorch_model.bin")
+    if pool == "lasttoken":
+        with pytest.raises(UsageError, match="weights its tokens"):
+            check(folder, "document")
+        return
+    check(folder, "document")
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    export_model(resolved, tmp_path / "out")
+    made = by_sentence_transformers(tmp_path / "out", "document", TEXTS)
+    np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", TEXTS), atol=NEAR)
+
+
+def by_route(folder: Path, last: bool) -> Path:
+    """Write a model whose queries have another encoder than documents, or only another last layer."""
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(2)
+    for side, family, pool in (("query", "DistilBERT", "cls"), ("document", "BERT", "mean")):
+        encoder = save(folder / f"r/{side}_0_Transformer", family)
+        settings = {"max_seq_length": 20 if side == "query" else LENGTH}
+        (encoder / "sentence_bert_config.json").write_text(json.dumps(settings))
+        pooling = {"word_embedding_dimension": WIDTH, "pooling_mode": pool}
+        dense = {"in_features": WIDTH, "out_features": 8, "bias": False}
+        dense |= {"activation_function": "torch.nn.modules.linear.Identity"}
+        write_modules(folder / "r", **{f"{side}_1_Pooling": pooling, f"{side}_2_Dense": dense})
+        weight = torch.randn(8, WIDTH, generator=generator)
+        save_file({"linear.weight": weight}, folder / f"r/{side}_2_Dense/model.safetensors")
+    kinds = ("Dense",) if last else ("Transformer", "Pooling", "Dense")
+    names = {"Transformer": 0, "Pooling": 1, "Dense": 2}
+    structure = {
+        side: [f"{side}_{names[kind]}_{kind}" for kind in kinds] for side in ("query", "document")
+    }
+    home = "sentence_transformers.models"
+    types = {name: f"{home}.{name.split('_')[2]}" for each in structure.values() for name in each}
+    (folder / "r/router_config.json").write_text(
+        json.dumps({"types": types, "structure": structure, "parameters": {}})
+    )
+    modules = [("r", "Router"), ("n", "Normalize")]
+    if last:
+        modules = [
+            ("r/document_0_Transformer", "Transformer"),
+            ("r/document_1_Pooling", "Pooling"),
+            *modules,
+        ]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{home}.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    declared = {"prompts": PROMPTS["both"], "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(declared))
+    return folder
+
+
+@pytest.mark.parametrize("side", ["document", "query"])
+@pytest.mark.parametrize("last", [True, False])
+def test_routes_of_queries_and_documents(tmp_path: Path, last: bool, side: str) -> None:
+    check(by_route(tmp_path / "model", last), side)
+
+
+def test_routes_in_commands(tmp_path: Path, lmk: Lmk, beir: Path) -> None:
+    """The stored recipe finds the encoder of queries again."""
+    folder = by_route(tmp_path / "model", False)
+    lmk("encode", beir, "-m", folder, "--dtype", "fp32", "-o", tmp_path / "v")
+    lmk("search", tmp_path / "v", beir, "-o", tmp_path / "r.trec")
+    run = read_run(tmp_path / "r.trec").rankings
+    collection = open_collection(str(beir))
+    docs, queries = list(collection.docs(WHOLE)), {q.id: q for q in collection.queries()}
+    vectors = by_sentence_transformers(folder, "document", [doc.content for doc in docs])
+    for name, ranking in list(run.items())[:3]:
+        query = by_sentence_transformers(folder, "query", [queries[name].text])[0]
+        scores = dict(zip((doc.id for doc in docs), vectors @ query, strict=True))
+        found = [scores[doc] for doc in ranking.doc_ids]
+        np.testing.assert_allclose(found, ranking.scores, atol=1e-3)  # vectors are stored in fp16
+    for words in (("train", "x.jsonl"), ("export", "--to", "sentence-transformers")):
+        done = lmk(*words, "-m", folder, "-o", tmp_path / "o", code=None)
+        assert done.code == 2
+        assert "Router" in done.err
+
+
+def test_declared_dimensions(tmp_path: Path) -> None:
+    """sentence-transformers cuts vectors to `truncate_dim` of its configuration."""
+    folder = add_pooling(save(tmp_path / "model", "BERT"), "mean", LENGTH)
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": 8}))
+    check(folder, "document", TEXTS[:3])
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    assert resolved.recipe.query.dim == 8
+    assert any("truncate_dim" in note for note in resolved.notes)
+    export_model(resolved, tmp_path / "out")
+    made = by_sentence_transformers(tmp_path / "out", "document", TEXTS[:3])
+    wanted = by_sentence_transformers(folder, "document", TEXTS[:3])
+    np.testing.assert_allclose(made, wanted, atol=NEAR)
+    assert resolve(RecipeOptions(model=str(folder), dim=4), offline=True).recipe.doc.dim == 4
+    for change in ({"similarity_fn_name": "dot"}, {"truncate_dim": "8"}):
+        modules = json.loads((folder / "modules.json").read_text())
+        normalize = {
+            "idx": 2,
+            "name": "2",
+            "path": "n",
+            "type": "sentence_transformers.models.Normalize",
+        }
+        (folder / "modules.json").write_text(json.dumps([*modules[:2], normalize]))
+        file.write_text(json.dumps({"truncate_dim": 8, **change}))
+        with pytest.raises(DataError, match="dimensions"):
+            read_model(str(folder))

@@ -1,14 +1,18 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from sentence_transformers import CrossEncoder
 from tokenizers import processors
 
-from lmkcli.errors import DataError
+from lmkcli.encoding.resolution import resolve
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models import crossencoder
 from lmkcli.models.crossencoder import open_cross_encoder
+from lmkcli.spec.recipe import RecipeOptions
 from tests import tiny
 
 TEXTS = [tiny.sentence(number, length) for number, length in enumerate([3, 60, 0, 20, 300, 9])]
@@ -37,7 +41,7 @@ def by_hand(folder: Path, query: str, texts: list[str]) -> list[float]:
     scores = []
     for text in texts:
         pair = tokenizer(
-            query, text, truncation=True, max_length=tiny.POSITIONS, return_tensors="pt"
+            [query], [text], truncation=True, max_length=tiny.POSITIONS, return_tensors="pt"
         )
         with torch.inference_mode():
             logits = model(**pair).logits[0]
@@ -53,11 +57,13 @@ def test_scores_equal_those_of_the_model(
     folder = save(tmp_path, labels)
     model = open_cross_encoder(str(folder), "cpu", True)
     expected = by_hand(folder, query, TEXTS)
-    assert model(query, TEXTS) == pytest.approx(expected, abs=0.05)  # in the CPU's native dtype
+    assert model(query, TEXTS).scores == pytest.approx(
+        expected, abs=0.05
+    )  # in the CPU's native dtype
     monkeypatch.setattr(crossencoder, "native_dtype", lambda device: "fp32")
     model = open_cross_encoder(str(folder), "cpu", True)
     model.batch_tokens = 200  # several passes, padded in different ways
-    assert model(query, TEXTS) == pytest.approx(expected, abs=1e-5)
+    assert model(query, TEXTS).scores == pytest.approx(expected, abs=1e-5)
     assert np.std(expected) > 1e-3
 
 
@@ -75,9 +81,11 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
 def test_scores_are_in_fp32_unless_another_dtype_is_given(tmp_path: Path) -> None:
     folder = save(tmp_path, 1)
     expected = by_hand(folder, "dense retrieval", TEXTS)
-    exact = open_cross_encoder(str(folder), "cpu", True)("dense retrieval", TEXTS)
+    exact = open_cross_encoder(str(folder), "cpu", True)("dense retrieval", TEXTS).scores
     assert exact == pytest.approx(expected, abs=1e-5)
-    rounded = open_cross_encoder(str(folder), "cpu", True, dtype="bf16")("dense retrieval", TEXTS)
+    rounded = open_cross_encoder(str(folder), "cpu", True, dtype="bf16")(
+        "dense retrieval", TEXTS
+    ).scores
     assert rounded == pytest.approx(expected, abs=0.05)
     assert rounded != pytest.approx(expected, abs=1e-5)
 
@@ -92,5 +100,56 @@ def test_a_decoder_without_a_padding_id(tmp_path: Path, pad: str | None) -> None
     tokenizer = tiny.byte_bpe("$A")
     tokenizer.pad_token = pad
     tokenizer.save_pretrained(tmp_path)
-    scores = open_cross_encoder(str(tmp_path), "cpu", True)("dense retrieval", TEXTS)
+    scores = open_cross_encoder(str(tmp_path), "cpu", True)("dense retrieval", TEXTS).scores
     assert scores == pytest.approx(by_hand(tmp_path, "dense retrieval", TEXTS), abs=1e-5)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_pairs_that_lose_tokens_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """A pair of exactly the limit loses nothing. Tokenizers without Rust do not return what they cut."""
+    if slow:
+        monkeypatch.setattr(transformers.BatchEncoding, "is_fast", False)
+    model = open_cross_encoder(str(save(tmp_path, 1)), "cpu", True)
+    room = model.limit - 4  # special tokens, and the query
+    assert model("dense", ["dense " * room]).cut == 0
+    assert model("dense", ["dense", "dense " * (room + 1), "", "dense " * 500]).cut == 2
+    assert model("dense " * 500, ["dense", ""]).cut == 2
+
+
+@pytest.mark.parametrize("prompt", ["", "find documents: "])
+def test_folders_that_sentence_transformers_saves(tmp_path: Path, prompt: str) -> None:
+    """With modules.json, a length, and a default prompt before the query."""
+    made = CrossEncoder(
+        str(save(tmp_path / "plain", 1)), device="cpu", max_length=40,
+        prompts={"own": prompt}, default_prompt_name="own" if prompt else None,
+    )  # fmt: skip
+    made.save_pretrained(str(tmp_path / "saved"))
+    library = CrossEncoder(str(tmp_path / "saved"), device="cpu")
+    pairs = [("dense retrieval", text) for text in TEXTS]
+    expected = library.predict(pairs, activation_fn=torch.nn.Identity(), batch_size=1)
+    found = open_cross_encoder(str(tmp_path / "saved"), "cpu", True)("dense retrieval", TEXTS)
+    assert found.scores == pytest.approx(expected, abs=1e-5)
+    assert found.cut == 2
+    with pytest.raises(UsageError, match="cross-encoder, which scores pairs"):
+        resolve(RecipeOptions(model=str(tmp_path / "saved")))
+
+
+def test_cross_encoders_that_lmk_lacks_are_refused(tmp_path: Path) -> None:
+    """A chat template, or a head that compares the logits of two words."""
+    made = CrossEncoder(str(save(tmp_path / "plain", 1)), device="cpu")
+    made.save_pretrained(str(tmp_path / "saved"))
+    for name, change, message in (
+        ("sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}}, "chat template"),
+        ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "text-generation"),
+        ("modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1", "type": "x.LogitScore"}],
+         "LogitScore"),
+    ):  # fmt: skip
+        file = tmp_path / "saved" / name
+        before = file.read_text()
+        changed = json.loads(before) | change if isinstance(change, dict) else change
+        file.write_text(json.dumps(changed))
+        with pytest.raises(DataError, match=message):
+            open_cross_encoder(str(tmp_path / "saved"), "cpu", True)
+        file.write_text(before)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.pooling.placement import Placer
-from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.reductions import Marks, pool
 from lmkcli.pooling.table import LMK, Pooler, SpecialTokens
 from tests.pooling import texts
 from tests.pooling.texts import Text, text_of
@@ -159,7 +159,8 @@ def test_a_prompt_that_is_not_included_has_no_mark(case: Case) -> None:
 def test_one_position_is_the_first_or_the_last(case: Case) -> None:
     made = placed(case.placer, case.content)
     first = case.placer.pooler == POOLERS["cls"]
-    assert made.marks.tolist() == [0 if first else len(made.input_ids) - 1]
+    start = case.hidden if case.hidden < len(made.input_ids) else 0  # nothing follows the prompt
+    assert made.marks.tolist() == [start if first else len(made.input_ids) - 1]
 
 
 @given(cases(("cls", "last", "mean", "mean@k")))
@@ -328,7 +329,8 @@ def test_pooled_vectors_equal_those_of_the_official_code(parity: Callable[[str],
     for name, marks in marked.items():
         positions = np.concatenate([m + start for m, start in zip(marks, starts, strict=True)])
         groups = np.repeat(np.arange(len(texts)), [len(mark) for mark in marks])
-        made = pool(states, torch.from_numpy(positions), torch.from_numpy(groups), len(texts))
+        chosen = Marks(torch.from_numpy(positions), torch.from_numpy(groups), np.bincount(groups))
+        made = pool(states, chosen)
         np.testing.assert_allclose(made.numpy(), numbers[name], atol=1e-6)
 
 

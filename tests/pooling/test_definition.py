@@ -80,8 +80,10 @@ def input_of(
 
 def marks_of(pooler: Pooler, positions: list[Position], hidden: int) -> list[int]:
     every = range(len(positions))
-    if pooler.marked == "first" or pooler.marked == "model":
-        return list(every)[: pooler.k] or [0]
+    if pooler.marked == "model":
+        return [0]
+    if pooler.marked == "first":
+        return [i for i in every if i >= hidden][: pooler.k] or list(every)[: pooler.k] or [0]
     if pooler.marked == "last":
         return list(every)[-pooler.k :]
     marks = [i for i in every if positions[i].inserted]

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
-from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.data.run import Ranking, Run, Scored, ranked
 from lmkcli.retrieval.reranking import rerank
 from lmkcli.retrieval.settings import RerankSettings
 
@@ -16,8 +15,8 @@ finite = st.floats(-50, 50, width=32)
 
 
 def reranked(old: dict[str, float], new: dict[str, float], settings: RerankSettings) -> Run:
-    def scorer(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
-        return np.array([new[name] for name in doc_ids], np.float64)
+    def scorer(query: Query, doc_ids: Sequence[str]) -> Scored:
+        return Scored(np.array([new[name] for name in doc_ids], np.float64), len(new))
 
     before = Run({"q": ranked(old, np.array(list(old.values()), np.float64))})
     return rerank(before, [Query("q", "")], scorer, settings)
@@ -57,6 +56,7 @@ def test_documents_without_a_score_follow_in_their_old_order_and_are_counted(
     new = {"a": NAN, "b": -3.0, "c": NAN, "d": 7.0, "e": NAN}
     result = reranked(old, new, RerankSettings(4, interpolate))
     assert result.unscored == 2
+    assert result.cut_pairs == {"q": 5}
     ranking = result.rankings["q"]
     assert set(ranking.doc_ids[:2]) == {"b", "d"}
     assert ranking.doc_ids[2:] == ["a", "c"]
@@ -74,7 +74,7 @@ def test_documents_that_all_lack_a_score_keep_their_order() -> None:
 def test_queries_without_documents_stay_and_unknown_ones_do_not_appear() -> None:
     empty = Ranking([], np.zeros(0, np.float32))
 
-    def scorer(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
+    def scorer(query: Query, doc_ids: Sequence[str]) -> Scored:
         raise AssertionError("no document to score")
 
     queries = [Query("q", ""), Query("other", "")]

@@ -34,6 +34,7 @@ from lmkcli.data.collection import (
     Query,
     Shard,
     check_options,
+    check_text,
     spell,
 )
 from lmkcli.data.fields import Fields
@@ -144,7 +145,10 @@ class IrdsCollection(Collection):
         if not self._dataset.has_queries():
             raise DataError(f"{self.name}: this dataset has no queries; a longer id may have them")
         for record in self._guarded("queries", self._dataset.queries_iter):
-            yield Query(self._fields.id(record.query_id, self.name, "query"), _content(record))
+            query_id = self._fields.id(record.query_id, self.name, "query")
+            text = _content(record)
+            check_text(text, f"{self.name} query {query_id}")
+            yield Query(query_id, text)
 
     def qrels(self) -> Iterator[Qrel]:
         if not self.has_qrels():
@@ -178,6 +182,7 @@ class IrdsCollection(Collection):
         name = self._fields.id(record.doc_id, self.name, "document")
         title = getattr(record, "title", "") or ""
         text = _content(record)
+        check_text(text, f"{self.name} document {name}")
         if isinstance(title, str) and text.startswith(f"{title} "):
             return Doc(name, text[len(title) + 1 :], title)
         return Doc(name, text)

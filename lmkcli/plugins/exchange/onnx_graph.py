@@ -24,7 +24,7 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.encoder import make_placer, open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler
 from lmkcli.encoding.sentence_folder import check_exportable, run_by_lmk
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
@@ -32,6 +32,7 @@ from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Input, Placer
+from lmkcli.pooling.table import MEAN_ONLY
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window
@@ -81,6 +82,12 @@ def export_graph(
         raise UsageError(
             f"--to onnx: {source.name} has layers that ONNX cannot express (TITE, M2-BERT or latent "
             "attention); use --to sentence-transformers"
+        )
+    if open_pooler(doc.pool).reductions != MEAN_ONLY or source.word_weights:
+        raise UsageError(
+            f"--to onnx: the graph takes the mean of marked states, and {source.name} pools in another way "
+            f"({doc.pool}{' with weights of tokens' if source.word_weights else ''}); use --to "
+            "sentence-transformers"
         )
     if source.window:
         report.note(
@@ -146,6 +153,8 @@ def _placement(resolved: ResolvedRecipe, tokenizer: Tokenizer, padding: int) -> 
         "cls": special.cls,
         "landmark": special.landmark,
         "padding": padding,
+        "keep_space": doc.keep_space,
+        "cuts_start": special.cuts_start,
         "include_prompt": doc.include_prompt,
         "prompt_in_chunks": doc.landmark_token is not None,
         "document": side(doc),

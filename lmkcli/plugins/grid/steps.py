@@ -52,8 +52,19 @@ def model_key_data(name: str, revision: str) -> Any:
     # Settings in the folder that affect vectors too
     prompts = (model.query_prompt, model.doc_prompt)
     lengths = (model.max_length, model.query_length)
-    declared = [model.pool, model.gran, *lengths, *prompts, model.similarity, model.normalize]
-    return [model.weights_digest, model.tokenizer_digest, declared]
+    declared = [
+        model.pool,
+        model.gran,
+        *lengths,
+        *prompts,
+        model.similarity,
+        model.normalize,
+        model.dim,
+    ]
+    sides = filter(None, (model, model.queries))
+    return [digest for side in sides for digest in (side.weights_digest, side.tokenizer_digest)] + [
+        declared
+    ]
 
 
 def tokens_key_data(flags: Mapping[str, tuple[str, ...]]) -> Any:

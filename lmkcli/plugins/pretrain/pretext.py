@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from lmkcli.models.decoders import LanguageHead
 from lmkcli.models.forward import Model, batch_marks
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
-from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.reductions import pool
 from lmkcli.training.objectives.objective import Loss
 from lmkcli.training.step.distributed import world_size
 from lmkcli.training.step.gradients import Budget, without_sync
@@ -119,7 +119,7 @@ class Pretraining(nn.Module):
             for i, text in enumerate(texts)
         ]
         marks = batch_marks(inputs, [len(ids) for ids in shown], states.device)
-        pooled = pool(states, marks.marks, marks.groups, marks.vectors)
+        pooled = pool(states, marks)
         return EncodedTexts(self.encoder, texts, states, pooled)
 
 
@@ -146,6 +146,11 @@ class PretrainBatch(NamedTuple):
     def tokens(self) -> int:
         """The number of positions that the model processes."""
         return sum(len(text.shown) for text in self.texts)
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """Empty: the texts that are cut are counted when the corpus is read."""
+        return {}
 
     @property
     def longest(self) -> int:

@@ -143,7 +143,7 @@ class Answers:
 
 def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"query": query, "complete": not found.cut}
-    answer["query_cut"] = found.query_cut
+    answer |= {"query_cut": found.query_cut, "pairs_cut": found.pairs_cut}
     scores = found.ranking.scores.tolist()
     if shown == "run":
         return answer | {"ids": found.ranking.doc_ids, "scores": scores}

@@ -99,12 +99,14 @@ class _Hit(msgspec.Struct):
 class _Hits(msgspec.Struct):
     hits: list[_Hit]
     query_cut: bool = False
+    pairs_cut: int = 0
 
 
 class _Ranked(msgspec.Struct):
     ids: list[str]
     scores: list[float]
     query_cut: bool = False
+    pairs_cut: int = 0
 
 
 class _Document(msgspec.Struct):
@@ -300,6 +302,7 @@ class RemoteIndex:
             return self._one(queries[0], k)
         rankings: dict[str, Ranking] = {}
         cut: set[str] = set()
+        cut_pairs: dict[str, int] = {}
         for first in range(0, len(queries), _AT_ONCE):
             some = queries[first : first + _AT_ONCE]
             results = self._post([query.text for query in some], k, "run", _RankedResults).results
@@ -307,7 +310,8 @@ class RemoteIndex:
             for query, result in zip(some, results, strict=True):
                 rankings[query.id] = self._ranking(result.ids, result.scores, k)
                 cut |= {query.id} if result.query_cut else set()
-        return Run(rankings, cut=frozenset(cut))
+                cut_pairs[query.id] = result.pairs_cut
+        return Run(rankings, cut=frozenset(cut), cut_pairs=cut_pairs)
 
     def _one(self, query: Query, k: int) -> Run:
         results = self._post([query.text], k, "hits", _HitResults).results
@@ -327,7 +331,7 @@ class RemoteIndex:
                 raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
         cut = frozenset({query.id} if results[0].query_cut else ())
-        return Run({query.id: ranking}, cut=cut)
+        return Run({query.id: ranking}, cut=cut, cut_pairs={query.id: results[0].pairs_cut})
 
     def _check_number(self, given: int, wanted: int) -> None:
         if given != wanted:

@@ -84,12 +84,14 @@ class HitAnswer(BaseModel):
 class ResultAnswer(BaseModel):
     """The answer to one query. `complete` is false if a filter may have missed documents.
 
-    `query_cut` is true if a model read only the start of the query, because it is too long.
+    `query_cut` is true if a model read only the start of the query, because it is too long. `pairs_cut` is
+    the number of documents that a cross-encoder read only in part.
     """
 
     query: str
     complete: bool
     query_cut: bool
+    pairs_cut: int
     hits: list[HitAnswer] | None = None
     ids: list[str] | None = None
     scores: list[float] | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.run import Ranking
+from lmkcli.data.run import Ranking, Run
 from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
 from lmkcli.retrieval.index import Embedding, Index, Passage, ScoredChunk, ScoresChunks
 from lmkcli.store.token_blocks import TextTokens
@@ -37,13 +37,15 @@ class Found(NamedTuple):
     """The ranking for one query.
 
     `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing. `query_cut` is
-    True if a model read only the start of the query, because it is too long.
+    True if a model read only the start of the query, because it is too long. `pairs_cut` is the number of
+    documents that a cross-encoder read only in part.
     """
 
     ranking: Ranking
     documents: list[FoundDocument]
     cut: bool = False
     query_cut: bool = False
+    pairs_cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class SearchWork:
         """Rank documents for each query."""
         index = context.pipeline(self.plan)
         queries = [Query(str(number), text) for number, text in enumerate(items)]
-        rankings, cut, cut_queries = self._rankings(index, queries)
+        rankings, cut, run = self._rankings(index, queries)
         docs: dict[str, Doc] = {}
         if self.texts:
             docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
@@ -73,13 +75,12 @@ class SearchWork:
                 for name, score in pairs
                 if self.texts or self.passages
             ]
-            found.append(Found(ranking, documents, cut, query.id in cut_queries))
+            pairs_cut = run.cut_pairs.get(query.id, 0)
+            found.append(Found(ranking, documents, cut, query.id in run.cut, pairs_cut))
         return found
 
-    def _rankings(
-        self, index: Index, queries: list[Query]
-    ) -> tuple[list[Ranking], bool, frozenset[str]]:
-        """Return the rankings, whether the filter stopped early, and the queries that a model cut.
+    def _rankings(self, index: Index, queries: list[Query]) -> tuple[list[Ranking], bool, Run]:
+        """Return the rankings, whether the filter stopped early, and the run with what models cut.
 
         With a filter the depth grows until each query has k documents, or the collection has no more.
         """
@@ -88,14 +89,14 @@ class SearchWork:
             run = index.search(queries, depth)
             rankings = [run.rankings.get(query.id, _EMPTY) for query in queries]
             if not self.id_prefix:
-                return [ranking.cut(self.k) for ranking in rankings], False, run.cut
+                return [ranking.cut(self.k) for ranking in rankings], False, run
             kept = [self._filtered(ranking) for ranking in rankings]
             short = [
                 len(part.doc_ids) < self.k and len(ranking.doc_ids) >= depth
                 for part, ranking in zip(kept, rankings, strict=True)
             ]
             if not any(short) or depth >= DEEPEST:
-                return [part.cut(self.k) for part in kept], any(short), run.cut
+                return [part.cut(self.k) for part in kept], any(short), run
             depth = min(4 * depth, DEEPEST)
 
     def _filtered(self, ranking: Ranking) -> Ranking:

@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from lmkcli.encoding.reduction import PooledPack
-from lmkcli.models.forward import Marks, Pooling
+from lmkcli.models.forward import Pooling
 from lmkcli.models.language_head import VocabularyHead
 from lmkcli.plugins.sparse.sparse_vectors import Entries, SparseRows, collected
 from lmkcli.pooling.placement import PlacedBlock
+from lmkcli.pooling.reductions import Marks
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.ragged import cut
 

@@ -19,9 +19,9 @@ from torch.nn import functional
 from torch.sparse import check_sparse_tensor_invariants
 
 from lmkcli.models.decoders import recomputed
-from lmkcli.models.forward import Marks
 from lmkcli.models.language_head import VocabularyHead
 from lmkcli.plugins.sparse.splade_pooling import SpladePooling
+from lmkcli.pooling.reductions import Marks
 from lmkcli.store.ragged import cut
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmkcli.artifact.artifact import Artifact
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Query
+from lmkcli.data.run import Scored
 from lmkcli.encoding.reduction import QueryEncoder
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.reranking import Scorer
@@ -45,11 +45,11 @@ class VectorReranker:
         positions = {query.id: position for position, query in enumerate(queries)}
         exact = scoring_of(self._units.vectors.codec_name).scorer(self._units.matrix)
 
-        def score(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
+        def score(query: Query, doc_ids: Sequence[str]) -> Scored:
             rows = np.array([self._rows.get(name, -1) for name in doc_ids], dtype=np.int64)
             scores = np.full(len(rows), np.nan)
             (scores[rows >= 0],) = exact(encoded.one(positions[query.id]), [rows[rows >= 0]])
-            return scores
+            return Scored(scores)
 
         return score
 

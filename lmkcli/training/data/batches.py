@@ -65,6 +65,11 @@ class TrainBatch(NamedTuple):
         return self.queries.tokens + self.passages.tokens
 
     @property
+    def cut(self) -> dict[str, int]:
+        """How many queries and documents lost tokens, because they are too long."""
+        return {"cut_queries": self.queries.cut, "cut_documents": self.passages.cut}
+
+    @property
     def longest(self) -> int:
         """The number of positions of the longest input."""
         return max(len(one.ids) for one in (*self.queries.inputs, *self.passages.inputs))
@@ -153,14 +158,14 @@ class PairBatches:
             "query": self._uniform("query granularity", batch.step, len(drawn))[rows.start :],
             "passage": self._uniform("passage granularity", batch.step, total)[before:],
         }
-        placed, grans = self._placements(passages, draws["passage"])
+        placed, grans, cut = self._placements(passages, draws["passage"])
         gaps = self._uniform("positions", batch.step, 3 * total).reshape(-1, 3)
         return TrainBatch(
             batch.step,
             [self._label(one.example) for one in local],
             PlacedTexts.of(*self._placements(queries, draws["query"])),
             PlacedTexts.of(
-                [self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans
+                [self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans, cut
             ),
             pair_facts(self.examples, drawn),
             *(
@@ -190,24 +195,28 @@ class PairBatches:
 
     def _placements(
         self, texts: "_Texts", uniform: NDArray[np.float64]
-    ) -> tuple[list[Placement], list[str]]:
+    ) -> tuple[list[Placement], list[str], int]:
         """Place the texts of one side with the settings of their sources.
 
-        `uniform` [texts] selects the granularity of each text. Returns placements and granularities.
+        `uniform` [texts] selects the granularity of each text. Returns placements, granularities, and the
+        number of texts that lost tokens.
         """
         sources = self.examples.sources[texts.examples]
         placements: dict[int, Placement] = {}
         grans: dict[int, str] = {}
+        cut = 0
         for source in dict.fromkeys(sources.tolist()):
             side: TrainingSide = getattr(self.sides[source], texts.side)
             rows = np.flatnonzero(sources == source).tolist()
             draws = [int(uniform[row] * len(side.placers)) for row in rows]
             prompts = [self._prompt(texts, row) for row in rows]
             words = [self.examples.text(texts.rows[row]) for row in rows]
-            placements |= zip(rows, side.placements(words, prompts, draws), strict=True)
+            placed, cut_here = side.placements(words, prompts, draws)
+            placements |= zip(rows, placed, strict=True)
+            cut += cut_here
             grans |= {row: side.placers[draw].gran for row, draw in zip(rows, draws, strict=True)}
         every = range(len(texts.rows))
-        return [placements[row] for row in every], [grans[row] for row in every]
+        return [placements[row] for row in every], [grans[row] for row in every], cut
 
     def _prompt(self, texts: "_Texts", row: int) -> str | None:
         """Return the prompt of an example's query; None selects the prompt of the source or model."""
@@ -286,7 +295,7 @@ class ChunkBatches:
     def __call__(self, batch: ExampleBatch) -> TrainBatch:
         """Return this process's share. Raises DataError if every gold chunk of the batch is truncated."""
         placed = [self._placed(int(number)) for number in batch.examples]
-        kept = [document for document, _ in placed]
+        kept = [document for document, _, _ in placed]
         if not any(document.queries for document in kept):
             raise DataError(
                 f"step {batch.step}: every chunk that answers a query is truncated; raise --max-length"
@@ -294,30 +303,33 @@ class ChunkBatches:
         rows = self.shard.rows(len(placed))
         local = slice(rows.start, rows.stop)
         sources = self.documents.sources[batch.examples][local]
-        queries = [
-            placement
+        asked = [
+            self._queries(document, self.sides[source].query)
             for document, source in zip(kept[local], sources, strict=True)
-            for placement in self._queries(document, self.sides[source].query)
         ]
+        queries = [placement for placements, _ in asked for placement in placements]
         return TrainBatch(
             batch.step,
             [document.id for document in kept[local]],
-            PlacedTexts.of(queries, [""] * len(queries)),
-            _by_chunk([placement for _, placement in placed[local]]),
+            PlacedTexts.of(queries, [""] * len(queries), sum(cut for _, cut in asked)),
+            _by_chunk(
+                [placement for _, placement, _ in placed[local]],
+                sum(is_cut for _, _, is_cut in placed[local]),
+            ),
             chunk_facts(kept),
         )
 
-    def _placed(self, number: int) -> tuple[Document, Placement]:
-        """Return the document with only the chunks that have a vector, and its inputs."""
+    def _placed(self, number: int) -> tuple[Document, Placement, bool]:
+        """Return the document with only the chunks that have a vector, its inputs, and whether it is cut."""
         document, side = self.documents[number], self.sides[self.documents.sources[number]].passage
         nonempty = np.flatnonzero([bool(chunk.strip()) for chunk in document.chunks])
         text = CHUNK_BREAK.join(document.chunks[i] for i in nonempty)
-        ((placement, numbers),) = side.place_chunks([text])
-        return _selected(document, nonempty[numbers]), placement
+        placement, numbers, is_cut = side.place_chunk_text(text)
+        return _selected(document, nonempty[numbers]), placement, is_cut
 
-    def _queries(self, document: Document, side: TrainingSide) -> list[Placement]:
+    def _queries(self, document: Document, side: TrainingSide) -> tuple[list[Placement], int]:
         texts = [each.query for each in document.queries]
-        return side.placements(texts, [None] * len(texts), [0] * len(texts)) if texts else []
+        return side.placements(texts, [None] * len(texts), [0] * len(texts)) if texts else ([], 0)
 
 
 def _selected(document: Document, numbers: Ints) -> Document:
@@ -332,8 +344,8 @@ def _selected(document: Document, numbers: Ints) -> Document:
     return Document(document.id, chunks, tuple(queries))
 
 
-def _by_chunk(placements: Sequence[Placement]) -> PlacedTexts:
-    """Combine the documents; count every chunk as one text with one vector."""
-    placed = PlacedTexts.of(placements, [""] * len(placements))
+def _by_chunk(placements: Sequence[Placement], cut: int) -> PlacedTexts:
+    """Combine the documents, of which `cut` lost tokens; every chunk is one text with one vector."""
+    placed = PlacedTexts.of(placements, [""] * len(placements), cut)
     chunks = int(placed.counts.sum())
     return placed._replace(counts=torch.ones(chunks, dtype=torch.long), grans=["given"] * chunks)

@@ -32,14 +32,18 @@ class PlacedTexts(NamedTuple):
     inputs: the model inputs; `groups` of an input are vector numbers, counted over all texts.
     counts: [texts], the number of vectors of each text; each window counts separately.
     grans: the granularity of each text.
+    cut: how many texts lost tokens, because they are too long.
     """
 
     inputs: list[Input]
     counts: torch.Tensor
     grans: list[str]
+    cut: int = 0
 
     @classmethod
-    def of(cls, placements: Sequence[Placement], grans: Sequence[str]) -> "PlacedTexts":
+    def of(
+        cls, placements: Sequence[Placement], grans: Sequence[str], cut: int = 0
+    ) -> "PlacedTexts":
         """Combine the placements of several texts and number their vectors consecutively."""
         inputs: list[Input] = []
         total = 0
@@ -47,7 +51,7 @@ class PlacedTexts(NamedTuple):
             inputs += [one._replace(groups=one.groups + total) for one in placement.inputs]
             total += placement.vectors
         counts = torch.tensor([placement.vectors for placement in placements], dtype=torch.long)
-        return cls(inputs, counts, list(grans))
+        return cls(inputs, counts, list(grans), cut)
 
     @property
     def tokens(self) -> int:
@@ -95,28 +99,28 @@ class TrainingSide:
         (placer, *_) = self.placers
         return sys.maxsize if placer.window.positions else placer.limit
 
-    def place_chunks(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
-        """Place texts that consist of chunks.
+    def place_chunk_text(self, text: str) -> tuple[Placement, Ints, bool]:
+        """Place a text that consists of chunks.
 
-        Returns for each text its inputs, and the chunk number of each of its vectors, [vectors].
+        Returns its inputs, the chunk number of each of its vectors, [vectors], and whether it lost tokens.
         """
         (placer,) = self.placers
-        block = TokenBlock.of(self.tokenizer(list(texts)))
+        block = TokenBlock.of(self.tokenizer([text]))
         chunks = placer.chunks(block)
-        placed = []
-        for placement, first, count in zip(
-            placer.place(block, chunks).split(), chunks.firsts, chunks.counts, strict=True
-        ):
-            ends = chunks.ends[first : first + count]
-            numbers = np.searchsorted(ends, placement.covers[:, 0], side="right")
-            placed.append((placement, np.minimum(numbers, count - 1)))
-        return placed
+        (placement,) = placer.place(block, chunks).split()
+        numbers = np.searchsorted(chunks.ends, placement.covers[:, 0], side="right")
+        is_cut = placement.kept < int(block.lengths[0])
+        return placement, np.minimum(numbers, len(chunks.ends) - 1), is_cut
 
     def placements(
         self, texts: Sequence[str], prompts: Sequence[str | None], draws: Sequence[int]
-    ) -> list[Placement]:
-        """Place texts. A prompt of None selects the side's prompt; `draws` are the placers' numbers."""
+    ) -> tuple[list[Placement], int]:
+        """Place texts, and count those that lose tokens.
+
+        A prompt of None selects the side's prompt; `draws` are the placers' numbers.
+        """
         placements: dict[int, Placement] = {}
+        cut = 0
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, text_prompt in enumerate(prompts) if text_prompt == prompt]
             tokenizer = self.tokenizer if prompt is None else replace(self.tokenizer, prompt=prompt)
@@ -124,8 +128,10 @@ class TrainingSide:
             for draw in sorted({draws[row] for row in rows}):
                 drawn = [row for row in rows if draws[row] == draw]
                 block = TokenBlock.of([tokens[row] for row in drawn])
-                placements |= zip(drawn, self.placers[draw].place(block).split(), strict=True)
-        return [placements[row] for row in range(len(texts))]
+                placed = self.placers[draw].place(block)
+                cut += int((placed.kept < block.lengths).sum())
+                placements |= zip(drawn, placed.split(), strict=True)
+        return [placements[row] for row in range(len(texts))], cut
 
 
 @dataclass(frozen=True)

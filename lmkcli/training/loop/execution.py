@@ -150,8 +150,10 @@ def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Any]) -> 
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if not trainer.ended:
         return trainer.state.global_step
+    cut = trainer.cut()
     if trainer.is_world_process_zero():
-        facts = training_facts(job, trainer.state.log_history)
+        facts = training_facts(job, trainer.state.log_history) | cut
+        manifest.record_facts(folder, ModelManifest, **cut)
         learned = trainer.learned()
         _check_finite(learned)
         job.publish(folder, trainer.task.module, learned, facts)

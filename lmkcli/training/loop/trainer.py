@@ -8,6 +8,7 @@ a `TrainingTask`.
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -35,10 +36,13 @@ from lmkcli.training.settings import LoopSettings
 from lmkcli.training.step.distributed import (
     any_process,
     broadcast_scores,
+    total_counts,
     wait_for_all,
     world_size,
 )
 from lmkcli.training.step.optimizer import parameter_groups, rounded, widen
+
+_CUT = "cut_"  # the start of the names of counts in the history
 
 
 class LoopBatch(Protocol):
@@ -55,6 +59,10 @@ class LoopBatch(Protocol):
     @property
     def tokens(self) -> int:
         """The number of positions that the model processes."""
+
+    @property
+    def cut(self) -> Mapping[str, int]:
+        """How many texts lost tokens, by names such as 'cut_queries': the same names for all batches."""
 
 
 class BatchSource(Protocol):
@@ -108,6 +116,9 @@ class LossTrainer(Trainer):
         self._module, self._step, self._feed, self._settings, self._dev = task
         self._report, self._log = report, log
         self._board: Board | None = None
+        # texts that lost tokens: in this process since it started, and in all processes before
+        self._cut: Counter[str] = Counter()
+        self._cut_before: dict[str, int] = {}
         # `report` shows the progress; transformers would add bars for saving.
         disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -136,6 +147,7 @@ class LossTrainer(Trainer):
                 "train with --dtype fp32 (checkpoints are kept)"
             )
         self._step.check(parts, inputs.step)
+        self._cut.update(inputs.cut)
         # the Trainer adds it up on its device; a pretext step sums its losses on the CPU
         return loss.total.detach().to(self.args.device) / world_size()
 
@@ -188,6 +200,14 @@ class LossTrainer(Trainer):
             )
             self._report.note(f"step {self.state.global_step}: {found}, {comparison}")
 
+    def cut(self) -> dict[str, int]:
+        """Return how many texts lost tokens since the start of the training, in all processes together.
+
+        All processes must call this at the same time. A text counts each time that it is read.
+        """
+        now = total_counts(self._cut, self.args.device)
+        return {name: count + self._cut_before.get(name, 0) for name, count in now.items()}
+
     @property
     def ended(self) -> bool:
         """Whether the training is finished: all steps are done, or patience is exhausted."""
@@ -210,6 +230,8 @@ class LossTrainer(Trainer):
         optimizer: Any = self.optimizer
         states = [self._module.state_dict(), optimizer.state_dict()]
         needed, first = checkpoints.tensor_bytes(states), self.is_world_process_zero()
+        if cut := self.cut():
+            self.state.log_history.append({"step": self.state.global_step, **cut})
         with checkpoints.saving(growing, name, needed, first):
             wait_for_all()
             super()._save_checkpoint(model, trial)
@@ -241,6 +263,9 @@ class LossTrainer(Trainer):
         with _resuming(resume_from_checkpoint):
             self._module.load_state_dict(load_file(checkpoint / WEIGHTS))
             state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
+            for line in state.log_history:
+                counts = {name: int(n) for name, n in line.items() if name.startswith(_CUT)}
+                self._cut_before = counts or self._cut_before
             step = _best_step(state)
         if step and step != checkpoints.step_of(checkpoint):
             checkpoints.check(

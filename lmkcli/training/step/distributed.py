@@ -7,6 +7,7 @@ the gradient that one process would compute for the whole batch.
 """
 
 import gc
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
@@ -66,6 +67,16 @@ def any_process(local: bool, device: torch.device) -> bool:
     flag = torch.tensor([local], dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
     return bool(flag.item())
+
+
+def total_counts(local: Mapping[str, int], device: torch.device) -> dict[str, int]:
+    """Return the sums of the counts of all processes, which have the same names."""
+    if world_size() == 1 or not local:
+        return dict(local)
+    names = sorted(local)
+    counts = torch.tensor([local[name] for name in names], device=device)
+    distributed.all_reduce(counts)
+    return dict(zip(names, counts.tolist(), strict=True))
 
 
 def wait_for_all() -> None:

@@ -15,6 +15,8 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
+from tests import tiny
+from tests.models.families import add_pooling
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -49,6 +51,23 @@ def test_the_graph_computes_the_vectors_of_lmk(
     np.testing.assert_allclose(by_onnxruntime(tmp_path / "graph", TEXTS), ours, atol=1e-4)
     one = by_onnxruntime(tmp_path / "graph", TEXTS[:1])
     np.testing.assert_allclose(one, ours[:1], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", [True, False])
+def test_white_space_is_tokenized_as_lmk_does(tmp_path: Path, declared: bool) -> None:
+    """A folder that declares a pooling keeps white space at the ends of a text."""
+    folder = tiny.save(tmp_path / "model", "qwen2")
+    if declared:
+        add_pooling(folder, "mean", 64)
+    texts = ["  two spaces before", "a line break after\n", " \t "]
+    options = RecipeOptions(model=str(folder), pool="lmk", gran="8", max_length=40)
+    resolved = resolve(options)
+    assert resolved.recipe.query.keep_space == declared
+    onnx_graph.export_graph(resolved, tmp_path / "graph")
+    encoder = open_encoder(resolved.recipe.query, resolved.folder, SETTINGS)
+    ours = encoder.queries([Query(str(n), text) for n, text in enumerate(texts)]).vectors
+    np.testing.assert_allclose(by_onnxruntime(tmp_path / "graph", texts), ours, atol=1e-4)
 
 
 def test_a_graph_with_other_vectors_is_not_written(

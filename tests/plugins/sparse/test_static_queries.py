@@ -164,9 +164,8 @@ def test_other_routers_are_refused(masked_model: Models, tmp_path: Path) -> None
     whole = json.loads((tmp_path / ROUTES).read_text())
     documents = whole["structure"]["document"]
     for structure, types, message in (
-        ({"query": documents, "document": documents}, {}, "has other routes than lmk reads"),
-        ({"query": [QUERY]}, {}, "has other routes than lmk reads"),
-        ({"query": [QUERY], "document": documents, "image": []}, {}, "has other routes"),
+        ({"query": [QUERY]}, {}, "no route 'document'"),
+        ({"query": [QUERY, *documents], "document": documents}, {}, "module SparseStaticEmbedding"),
         ({"query": [QUERY], "document": documents[:1]}, {}, "no SpladePooling for documents"),
         ({"query": ["../x"], "document": documents}, {}, "out of the folder"),
         ({"query": ["x"], "document": documents}, {}, "declares no type of 'x'"),
