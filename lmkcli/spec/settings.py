@@ -138,8 +138,8 @@ class EncodeSettings(Settings):
     store_dtype: Annotated[
         str,
         Flag(
-            f"Stored form of the vectors: {', '.join(row.name for row in CODECS)} (16 and 32, then 8, 4, 2 "
-            "bits or one per dimension).",
+            f"Stored form of the vectors: {', '.join(row.name for row in CODECS)} (the last four: 8, 4, "
+            "2 bits or one per dimension).",
             suggest_for="--quantize --int8 --binary --save-dtype",
         ),
     ] = "fp16"
