@@ -135,7 +135,6 @@ class CodecRow(Row):
     """A stored form of vectors, `store_dtype` in a manifest: the target is a `vectors.codec.Codec`.
 
     rows: the kind of the vectors in memory, which codecs and engines share: 'dense', or a word of a plug-in.
-        --store-dtype selects one of the codecs of the core.
     scoring: 'module:attribute' of their exact search (`retrieval.vectors.vector_search.Scoring`).
     aggregates: the values of --aggregate for documents with several vectors.
     """

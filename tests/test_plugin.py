@@ -98,6 +98,28 @@ def test_its_pooler_with_weights_uses_them_and_they_are_part_of_the_model(
     lmk("encode", beir, "-m", "trained", "--pool", "gate", "-o", "v")
 
 
+def test_its_codec_stores_vectors_and_travels_with_them(
+    lmk: Callable[..., Any], tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    how = ["-m", tiny_model("bert"), "--pool", "mean", "--dtype", "fp32"]
+    lmk("encode", beir, *how, "--store-dtype", "fp32", "-o", "exact")
+    lmk("encode", beir, *how, "--store-dtype", "bf16", "-o", "v")
+    (exact,), (stored,) = ((tmp_path / f).glob("parts/*/vectors.npy") for f in ("exact", "v"))
+    assert np.load(stored).dtype == np.uint16
+    decoded = (np.load(stored).astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(decoded, np.load(exact), rtol=2**-8)
+    lmk("verify", "v")
+    for name in ("v", "exact"):
+        lmk("search", name, beir, "-o", f"{name}.trec")
+    lmk("index", "v", "--kind", "hnsw", "-o", "i")
+    lmk("search", "i", beir, "-o", "i.trec")
+    runs = [(tmp_path / f"{name}.trec").read_text().split("\n") for name in ("v", "i")]
+    assert [line.split()[:5] for line in runs[0]] == [line.split()[:5] for line in runs[1]]
+    lmk("compact", "v", "--keep-hours", 0)
+    said = lmk("encode", beir, *how, "--store-dtype", "bf17", "-o", "w", code=2).stderr
+    assert "did you mean bf16" in said
+
+
 def test_its_loss_has_a_setting(
     lmk: Callable[..., Any], tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:

@@ -149,7 +149,7 @@ def test_vectors_of_a_codec_that_is_not_installed_are_named(
         lines, run_without({"sparse"}, lines, tmp_path, beir, model), strict=True
     ):
         assert code == 3, f"lmk {line}: {err}"
-        assert "no installed package reads vectors of the codec 'sparse'" in err
+        assert "store_dtype 'sparse': no installed package has this codec" in err
         assert len(err.splitlines()) == 1, err
 
 

@@ -202,7 +202,7 @@ class VectorsExecution(TokensExecution, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.store_dtype not in CODECS:
             raise ValueError(
-                f"store_dtype: no installed package reads vectors of the codec {self.store_dtype[:40]!r}"
+                f"store_dtype {self.store_dtype[:40]!r}: no installed package has this codec of vectors"
             )
 
 

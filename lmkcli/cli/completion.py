@@ -66,6 +66,7 @@ _BY_FIELD: dict[str, Completer] = {
     "loss": among(catalog.OBJECTIVES),
     "objective": among(catalog.PRETEXTS),
     "measure": among(MEASURES),
+    "store_dtype": among(catalog.CODECS),
     "dev_measure": among(MEASURES),
 }
 _BY_ROLE: dict[str, Completer] = {"collection": collections, "model": models}

@@ -616,8 +616,9 @@ def open_recorded(
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
-    encoder = open_encoder(*_recorded(vectors, False, settings), loaded)
-    _check_dim(vectors, encoder.dim)
+    recorded = _recorded(vectors, False, settings)
+    encoder = open_encoder(*recorded, loaded)
+    _check_made(vectors, recorded[0], encoder.dim)
     return encoder
 
 
@@ -625,17 +626,19 @@ def open_recorded_queries(
     vectors: Vectors[AnyRows], settings: ModelSettings, loaded: Iterable[Encoder[Any]] = ()
 ) -> QueryEncoder[AnyRows]:
     """Return the encoder of queries for vectors; errors as of `open_recorded`."""
-    encoder = open_query_encoder(*_recorded(vectors, True, settings), loaded)
-    _check_dim(vectors, encoder.dim)
+    recorded = _recorded(vectors, True, settings)
+    encoder = open_query_encoder(*recorded, loaded)
+    _check_made(vectors, recorded[0], encoder.dim)
     return encoder
 
 
-def _check_dim(vectors: Vectors[AnyRows], dim: int) -> None:
-    """Raise DataError unless the recorded model makes vectors of the same number of dimensions."""
-    if dim != vectors.dim:
+def _check_made(vectors: Vectors[AnyRows], side: EncoderConfig, dim: int) -> None:
+    """Raise DataError unless the recorded model makes vectors of the stored kind and dimensions."""
+    kind, made = vectors.kind, reduction_of(side.pool).kind
+    if (kind, vectors.dim) != (made, dim):
         raise DataError(
-            f"{vectors.folder} contains vectors of {vectors.dim} dimensions, and its recipe makes vectors of "
-            f"{dim}; its manifest was changed, or is damaged: encode the collection again"
+            f"{vectors.folder} contains {kind} vectors of {vectors.dim} dimensions, and its recipe makes "
+            f"{made} ones of {dim}; its manifest was changed, or is damaged: encode the collection again"
         )
 
 

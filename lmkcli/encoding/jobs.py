@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import Origin, Subset, TokensIdentity
+from lmkcli.catalog import CODECS
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.run import RunSubset
@@ -76,13 +77,19 @@ def plan(
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
     pool = resolved.recipe.doc.pool
-    if codec := reduction_of(pool).codec:
+    reduction, stored = reduction_of(pool), CODECS[settings.store_dtype].rows
+    if codec := reduction.codec:
         if settings.store_dtype != EncodeSettings.store_dtype:
             raise UsageError(
                 f"--store-dtype {settings.store_dtype} has no effect with --pool {pool}, whose vectors have "
                 f"one stored form ({codec}); drop it"
             )
         settings = replace(settings, store_dtype=codec)
+    elif stored != reduction.kind:
+        raise UsageError(
+            f"--store-dtype {settings.store_dtype} stores {stored} vectors, and --pool {pool} makes "
+            f"{reduction.kind} ones; drop it"
+        )
     how = resolved.recipe.doc.context
     if isinstance(opened, Tokens):
         _check_tokens(opened, resolved)

@@ -4,8 +4,9 @@ The row of a pooler names its reduction (`Pooler.reduction`). The core has one, 
 here imports torch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,24 +69,41 @@ class QueryEncoder(Protocol[RowsOut]):
         """Return the ids of the queries that lose tokens, because they are too long for the recipe."""
 
 
-class Reduction(Protocol[AnyRows]):
-    """A reduction.
+class Reduction(ABC, Generic[AnyRows]):
+    """How marked states become vectors. The defaults are those of dense vectors that are means.
 
-    codec: the codec of all its vectors; empty if --store-dtype selects one. kind: the kind of its vectors
-    ('dense' or that of the codec). keeps_space: whether sentence-transformers has it, so that white space at
-    the ends of texts is tokenized. of_terms: whether the dimensions of its vectors are the terms of the
-    vocabulary. sentence_class: the class of sentence-transformers of such models; None for the usual one.
+    kind: the kind of the vectors (`CodecRow.rows`). codec: the codec of all of them; empty if --store-dtype
+    selects one. keeps_space: whether sentence-transformers has the reduction, so that white space at the ends
+    of texts is tokenized. of_terms: whether the dimensions of the vectors are the terms of the vocabulary.
+    sentence_class: the class of sentence-transformers of such models; None for SentenceTransformer.
     temperature: the default of --temperature in training; 0 for that of the objective. regulariser:
     'module:function' of a part of the loss (`training.step.contrastive.Regulariser`), from TrainSettings.
     """
 
-    codec: str
-    kind: str
-    keeps_space: bool
-    of_terms: bool
-    sentence_class: SentenceClass | None
-    temperature: float
-    regulariser: str
+    kind: ClassVar[str]
+    codec: ClassVar[str] = ""
+    keeps_space: ClassVar[bool] = False
+    of_terms: ClassVar[bool] = False
+    sentence_class: ClassVar[SentenceClass | None] = None
+    temperature: ClassVar[float] = 0.0
+    regulariser: ClassVar[str] = ""
+
+    @abstractmethod
+    def open(
+        self, side: EncoderConfig, folder: ModelFolder, options: "ModelOptions"
+    ) -> "tuple[Model, Pooling]":
+        """Load the model, and what turns its states into the vectors of windows."""
+
+    @abstractmethod
+    def combination(self, side: EncoderConfig, width: int, name: str) -> Combination[AnyRows]:
+        """Return the end of encoding, for vectors of windows [n, width] of the model `name`.
+
+        Raises UsageError if the vectors have too few dimensions.
+        """
+
+    def windows(self, side: EncoderConfig) -> WindowReduction:
+        """Return how the vectors of the windows of a text become one vector in training."""
+        return "mean"
 
     def check_unit(self, pool: str, unit: str) -> None:
         """Raise UsageError for a unit that such vectors cannot have."""
@@ -95,26 +113,16 @@ class Reduction(Protocol[AnyRows]):
 
     def declared(self, folder: ModelFolder) -> ModelFolder:
         """Return the declarations of a folder for such vectors. Raises UsageError if it cannot make them."""
+        return folder
 
     def has_table(self, folder: ModelFolder) -> bool:
         """Return whether queries are encoded with a table of the folder, without the model."""
-
-    def windows(self, side: EncoderConfig) -> WindowReduction:
-        """Return how the vectors of the windows of a text become one vector in training."""
-
-    def open(
-        self, side: EncoderConfig, folder: ModelFolder, options: "ModelOptions"
-    ) -> "tuple[Model, Pooling]":
-        """Load the model, and what turns its states into the vectors of windows."""
-
-    def combination(self, side: EncoderConfig, width: int, name: str) -> Combination[AnyRows]:
-        """Return the end of encoding, for vectors of windows [n, width] of the model `name`.
-
-        Raises UsageError if the vectors have too few dimensions.
-        """
-
-    def facts(self, documents: AnyRows, queries: AnyRows) -> dict[str, float]:
-        """Return facts about the vectors of a development set, for the log of a training."""
+        return False
 
     def open_table(self, side: EncoderConfig, folder: ModelFolder) -> QueryEncoder[AnyRows]:
         """Open the table of `has_table`. Raises DataError if it cannot be used."""
+        raise NotImplementedError
+
+    def facts(self, documents: AnyRows, queries: AnyRows) -> dict[str, float]:
+        """Return facts about the vectors of a development set, for the log of a training."""
+        return {}

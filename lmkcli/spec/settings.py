@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -19,16 +18,13 @@ from typing import (
     get_type_hints,
 )
 
+from lmkcli import catalog
 from lmkcli.core import CODECS
 from lmkcli.errors import UsageError
 from lmkcli.spec.values import AUTO, Device, parser_of
 from lmkcli.system.hardware import usable_processors
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-if TYPE_CHECKING:
-    StoreDtype = str
-else:
-    StoreDtype = Literal[tuple(row.name for row in CODECS)]
 Overflow = Literal["truncate", "error"]
 MOST_WORKERS = 14  # processes that tokenize by default: one GPU needs no more
 
@@ -140,9 +136,10 @@ class EncodeSettings(Settings):
         ),
     ] = "auto"
     store_dtype: Annotated[
-        StoreDtype,
+        str,
         Flag(
-            "Dtype of the stored vectors; int8, int4, int2, binary: 8, 4, 2 bits or one per dimension.",
+            f"Stored form of the vectors: {', '.join(row.name for row in CODECS)} (the last four: 8, 4, "
+            "2 bits or one per dimension).",
             suggest_for="--quantize --int8 --binary --save-dtype",
         ),
     ] = "fp16"
@@ -189,6 +186,7 @@ class EncodeSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        catalog.CODECS.check(self.store_dtype)
         if self.batch_tokens < 0 or self.batch_size < 1:
             raise UsageError(
                 "--batch-tokens cannot be negative, and --batch-size must be at least 1"

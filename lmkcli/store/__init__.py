@@ -1,1 +1,1 @@
-"""Artifacts in parts: documents, vectors and tokens."""
+"""Artifacts in parts: their names, documents and arrays, and tokens."""

@@ -62,6 +62,8 @@ class DenseCodec(ABC):
 
     def not_finite(self, rows: Ragged, coded: Mapping[str, NDArray[Any]]) -> int | None:
         """Return the first text whose stored form is not finite, for instance beyond the range of fp16."""
+        if (bad_row := rows.not_finite()) is not None:  # not every code shows it
+            return bad_row
         finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in coded.values()]
         bad = np.flatnonzero(~np.all(finite, axis=0))
         return int(np.searchsorted(rows.starts, bad[0], side="right")) - 1 if len(bad) else None

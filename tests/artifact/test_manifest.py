@@ -258,7 +258,7 @@ def changed(made: Manifest, path: str, value: Any) -> dict[str, Any]:
         ("vectors", "identity.recipe.doc.pol", "cls", "identity.recipe.doc.pol is unknown"),
         ("vectors", "identity.recipe.doc.gran", "x", "identity.recipe.doc.gran: "),
         ("vectors", "execution.shards", 100_000, "execution.shards: "),
-        ("vectors", "execution.store_dtype", "fp8", "execution.store_dtype: "),
+        ("vectors", "execution.store_dtype", "fp8", "execution: store_dtype 'fp8'"),
         ("vectors", "facts.models", ..., "facts.models is missing"),
         ("tokens", "identity.pool", "cls", "identity.pool is unknown"),
         ("tokens", "execution.source.stamp", {"a": ["1"]}, "execution.source.stamp"),

@@ -74,7 +74,7 @@ def test_the_most_used_flags_come_first(lmk: Lmk) -> None:
 def test_help_shows_choices_and_defaults(lmk: Lmk) -> None:
     page = " ".join(lmk("encode", "--help-all").out.split())
     for facts in (
-        r"--store-dtype .*\[default: fp16; or fp32, int8, int4, int2, binary\]",
+        r"--store-dtype .*fp16, fp32, int8, int4, int2, binary .*\[default: fp16\]",
         r"--\[no-\]store-text [^\[]*\[default: on\]",
         r"-m, --model TEXT [^\[]*\[required\]",
     ):

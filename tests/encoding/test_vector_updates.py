@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import (
@@ -85,7 +86,7 @@ class Table(Immediate):
     """Replaces an encoder: text 'i' has vector i. Counts the encoded documents."""
 
     buffer_tokens, spans, contexts, sparse = 1, False, False, False
-    model = SimpleNamespace(dtype="fp32", packed=False, device="cpu", why_padded="")
+    model = SimpleNamespace(dtype="fp32", packed=False, device=torch.device("cpu"), why_padded="")
 
     def __init__(self, vectors: Floats) -> None:
         self.vectors, self.dim = vectors, vectors.shape[1]

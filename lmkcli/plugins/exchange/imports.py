@@ -26,7 +26,7 @@ from lmkcli.artifact.kinds import (
 )
 from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
-from lmkcli.encoding.resolution import ResolvedRecipe
+from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
 from lmkcli.errors import DataError, LmkError, Mismatch, UsageError
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Call, Report
@@ -209,7 +209,13 @@ def unknown_recipe(unit: str = "doc") -> Recipe:
 
 
 def check_width(incoming: ForeignVectors, resolved: ResolvedRecipe) -> None:
-    """Mismatch if the vectors of the model for queries have another number of dimensions."""
+    """UsageError if the model makes vectors of another kind, Mismatch for another number of dimensions."""
+    made, kind = reduction_of(resolved.recipe.doc.pool).kind, catalog.CODECS[incoming.codec].rows
+    if made != kind:
+        raise UsageError(
+            f"--from {incoming.kind} reads {kind} vectors, and {resolved.folder.name} makes {made} ones "
+            f"(--pool {resolved.recipe.doc.pool}); give the model of these vectors with -m"
+        )
     from lmkcli.encoding.encoder import open_query_encoder  # here: torch takes seconds to import
 
     settings = EncodeSettings(dtype="fp32", device=Device("cpu"))

@@ -17,6 +17,7 @@ import seismic
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.plugins.sparse.seismic_builder import SMALL, SUFFIX
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Report
 from lmkcli.retrieval.index_folder import BuiltIndex
@@ -33,9 +34,7 @@ from lmkcli.vectors.stored import Vectors
 QUERY_CUT, HEAP_FACTOR = 10, 0.8  # the fastest settings of the authors
 MARGIN = 32  # rows beyond k that are scored exactly
 SPREAD = 4  # vectors that are fetched for a wanted document, if documents have several vectors
-SUFFIX = ".index.seismic"  # Seismic adds it itself
 FILE = f"vectors{SUFFIX}"
-SMALL = 1 << 16  # terms that uint16 can number
 _BUILDER = "lmkcli.plugins.sparse.seismic_builder"
 _AGAIN = "build the index again with --if-exists overwrite"
 

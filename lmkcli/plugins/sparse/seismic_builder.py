@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import seismic
 
-from lmkcli.plugins.sparse.seismic import SMALL, SUFFIX
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.store.parts import PartSlice
 from lmkcli.vectors.stored import Vectors
 
+SUFFIX = ".index.seismic"  # Seismic adds it itself
+SMALL = 1 << 16  # terms that uint16 can number
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 
 

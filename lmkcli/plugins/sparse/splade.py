@@ -6,7 +6,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lmkcli.encoding.reduction import Combination, QueryEncoder
+from lmkcli.encoding.reduction import Combination, QueryEncoder, Reduction
 from lmkcli.encoding.resolution import reduction_of
 from lmkcli.errors import UsageError
 from lmkcli.models.files import read_json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # these import torch
 
 
 @dataclass(frozen=True)
-class Expanding:
+class Expanding(Reduction[SparseRows]):
     """A reduction: a masked language model expands a text to weighted terms (`Reduction`).
 
     of_marks: 'max' or 'sum' over the marked positions, and by default over the windows of a text.

@@ -83,6 +83,15 @@ def test_compressed_files_of_a_folder(model: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.unique(vectors.weights), np.float32([0.05, 1.2]))
 
 
+def test_dense_vectors_are_refused_with_a_sparse_model(model: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "m.npy", np.ones((1, 8), np.float32))
+    (tmp_path / "ids.txt").write_text("a\n")
+    how = {"ids": tmp_path / "ids.txt", "model": model, "pool": "splade"}
+    with pytest.raises(UsageError, match=r"--from numpy reads dense vectors, .* makes sparse ones"):
+        Import(tmp_path / "m.npy", origin="numpy", output=tmp_path / "v", **how).run()
+    assert not (tmp_path / "v").exists()
+
+
 def test_scale_texts_and_vectors_without_terms(model: str, tmp_path: Path) -> None:
     source = put(
         tmp_path / "in.jsonl",

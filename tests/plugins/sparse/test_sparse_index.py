@@ -325,6 +325,18 @@ def test_the_recipe_travels_with_the_vectors(
     assert re.fullmatch(r"splade", recorded["doc"]["pool"])
 
 
+def test_a_recipe_of_other_vectors_is_refused(
+    masked_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    encode(beir, masked_model("bert"), tmp_path / "v")
+    path = tmp_path / "v" / "manifest.json"
+    path.write_text(path.read_text().replace('"splade"', '"mean"'))
+    with pytest.raises(
+        DataError, match=r"contains sparse vectors of .* its recipe makes dense ones"
+    ):
+        opened(tmp_path / "v").search([Query("q", "bread")], 1)
+
+
 def test_weights_of_windows_are_added_or_compared(
     masked_model: Models, beir: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A plug-in for lmk: each row declares a part, and lmk imports the code of a part when it is used."""
 
 from lmkcli.catalog import (
+    CodecRow,
     Config,
     EngineRow,
     LossRow,
@@ -39,6 +40,7 @@ ROWS = (
         settings="lmk_example.engine_settings:BlockSettings",
         search_settings="lmk_example.engine_settings:BlockSearchSettings",
     ),
+    CodecRow("bf16", "lmk_example.codec:BF16", "a bfloat16 for each dimension"),
     ReaderRow("ini", "lmk_example.reader:read_ini", "INI files", suffixes=(".ini",)),
     SourceRow(
         "numbers",
