@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -17,14 +17,14 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import PROGRAMS, Cell, Format, Result, Table
 from lmkcli.spec.settings import Flag, Offline, Settings
-from lmkcli.text.formatting import counted, shell_line
+from lmkcli.text.formatting import counted, shell_line, size
 
 if TYPE_CHECKING:
     from lmkcli.plugins.grid.estimates import Estimates
     from lmkcli.plugins.grid.execution import Outcome, ResultsFolder
     from lmkcli.plugins.grid.gridfile import GridFile
     from lmkcli.plugins.grid.plan import Plan
-    from lmkcli.plugins.grid.scores import GridTable, ScoredCell
+    from lmkcli.plugins.grid.scores import EncodingCost, GridTable, ScoredCell
 
 _PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
@@ -162,6 +162,7 @@ class GridScores(Result):
     report: Path | None = None  # the HTML page
     form: Format = Format.table
     failure: LmkError | None = None
+    costs: "Sequence[EncodingCost]" = ()
 
     def as_json(self) -> Any:
         """One row per cell and measure."""
@@ -176,6 +177,13 @@ class GridScores(Result):
             return
         yield _wide(self.compared)
         yield from _legends(self.compared, self.correction)
+        if self.costs and self.form == Format.table:
+            heads = [*self.compared.heads, "ms per document", "peak memory"]
+            rows = [
+                [*each.system, each.milliseconds, size(int(each.memory))] for each in self.costs
+            ]
+            yield Table(heads, rows)
+            yield "The cost of encoding: means over the collections, and the peak memory of process or GPU."
 
     def notes(self) -> Iterator[str]:
         """The path of the report, and the number of unfinished cells."""
@@ -326,6 +334,7 @@ class LayoutOptions(Settings):
             tuple(self.rows.split(",")) if self.rows else grid.table.rows,
             tuple(self.columns.split(",")) if self.columns else grid.table.columns,
             dict(map(_condition, self.baseline)) if self.baseline else grid.table.baseline,
+            {} if self.columns else grid.table.means,  # the means of the file are over its columns
         )
         check_axes(table, grid.axes)
         return replace(grid, table=table)
@@ -523,4 +532,5 @@ def scores(
         compared = table(scored, layout, correction, job.progress)
     legends = list(_legends(compared, correction))
     path = html_report.write(results, plan, scored, compared, legends)
-    return GridScores(plan, scored, compared, correction, path, form)
+    costs = measured.encoding_costs(plan, results, scored, layout)
+    return GridScores(plan, scored, compared, correction, path, form, costs=costs)

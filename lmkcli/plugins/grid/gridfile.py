@@ -39,6 +39,9 @@ _SHARED = ("speed", "reading", "consent")
 # Roles of settings that the grid sets: inputs, outputs, and the format of results.
 _SET_HERE = ("output", "artifact", "run", "layout", "mode", "secret")
 _ALSO_SET_HERE = ("measure", "question")
+# Fields of search for a second ranking, by the vectors of the cell. These axes have a single value.
+SECOND_STAGES = ("rerank", "others")
+_OF_CELL = "vectors"
 _LONGEST = 80  # letters in the name of a cell
 _MOST_CELLS = 100_000
 _SHOWN = 10  # errors of one kind in a message
@@ -79,11 +82,15 @@ class Narrowing:
 
 @dataclass(frozen=True)
 class TableChoice:
-    """The axes of rows and columns; `baseline` selects the row that others are compared with."""
+    """The axes of rows and columns; `baseline` selects the row that others are compared with.
+
+    means: further columns by name, each the mean over the columns that match its patterns.
+    """
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = (COLLECTION,)
     baseline: dict[str, str] = field(default_factory=dict)
+    means: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def _problem(key: str) -> str:
         return _unknown(flag, "flag", {name for each in found for name in each})
     for option in named:
         set_here = option.flag.role in _SET_HERE or option.name in _ALSO_SET_HERE
-        if not set_here or is_shared(option):
+        if not set_here or is_shared(option) or option.name in SECOND_STAGES:
             return ""
     return f"{key} is set by the grid"
 
@@ -201,6 +208,12 @@ def _values(path: Path, key: str, given: Any) -> list[Value]:
             for name in names
             for member in known_collections.members(name) or [name]
         ]
+    second = _axis(key) not in (COLLECTION, *_WHOLE) and owner(key)[1].name in SECOND_STAGES
+    if second and (other := [value for value in values if value not in ((), (_OF_CELL,))]):
+        raise UsageError(
+            f'{path}: {key} = {" ".join(other[0])!r}: write "{_OF_CELL}", which means the vectors of the '
+            'cell\'s model, or ""'
+        )
     if key == MEASURES:
         values = [value or _MEASURES for value in values]
     return list(dict.fromkeys(values))
@@ -220,17 +233,23 @@ def word(path: Path, key: str, item: Any) -> str:
 
 def _table(path: Path, given: Any, axes: Mapping[str, Any]) -> TableChoice:
     if not isinstance(given, dict):
-        raise UsageError(f"{path}: [table] is a table with rows, columns and baseline")
-    if unknown := [key for key in given if key not in ("rows", "columns", "baseline")]:
+        raise UsageError(f"{path}: [table] is a table with rows, columns, baseline and means")
+    if unknown := [key for key in given if key not in ("rows", "columns", "baseline", "means")]:
         raise UsageError(
-            f"{path}: [table] has rows, columns and baseline, not {', '.join(unknown[:_SHOWN])}"
+            f"{path}: [table] has rows, columns, baseline and means, not {', '.join(unknown[:_SHOWN])}"
         )
     conditions = given.get("baseline", {})
     if not isinstance(conditions, dict):
         raise UsageError(f'{path}: baseline is a table of axes, such as {{ pool = "cls" }}')
     chosen = {key: _value(path, key, given[key]) for key in ("rows", "columns") if key in given}
     baseline = {key: word(path, key, value) for key, value in _flat(conditions).items()}
-    choice = TableChoice(baseline=baseline, **chosen)
+    means = given.get("means", {})
+    if not isinstance(means, dict):
+        raise UsageError(
+            f'{path}: means is a table of columns, such as {{ "Avg. short" = ["beir", "mteb-v2"] }}'
+        )
+    averaged = {name: _value(path, f"means.{name}", value) for name, value in means.items()}
+    choice = TableChoice(baseline=baseline, means=averaged, **chosen)
     check_axes(choice, axes)
     return choice
 

@@ -3,7 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -128,6 +129,38 @@ def _coverage(raw: dict[str, Any], log: Path) -> Coverage:
         raise DataError(f"{log} cannot be read ({error}); {_AGAIN}") from None
 
 
+class EncodingCost(NamedTuple):
+    """The cost of the encodings of a row: means over its collections."""
+
+    system: tuple[str, ...]
+    milliseconds: float  # per document
+    memory: float  # the peak, in bytes
+
+
+def encoding_costs(
+    plan: Plan, results: ResultsFolder, scored: Sequence[ScoredCell], layout: "TableLayout"
+) -> list[EncodingCost]:
+    """The costs of the rows of a table, in their order; rows without an encoding are left out."""
+    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for each in scored:
+        for key in plan.chains[each.cell.name]:
+            if plan.steps[key].verb == "encode" and (cost := _cost(results.of(key) / RESULT)):
+                found.setdefault(layout.system(each.cell), []).append(cost)
+    return [
+        EncodingCost(system, fmean(time for time, _ in costs), fmean(size for _, size in costs))
+        for system, costs in found.items()
+    ]
+
+
+def _cost(path: Path) -> tuple[float, float] | None:
+    """Milliseconds per document and peak memory of an encoding; None if its result lacks them."""
+    if not path.is_file():  # an encoding in shards
+        return None
+    result = read_json(path, dict[str, Any], _AGAIN)
+    time, memory = (as_number(result.get(name)) for name in ("ms_per_document", "peak_memory"))
+    return None if time is None or memory is None else (time, memory)
+
+
 class TableEntry(NamedTuple):
     """One value of the table, None if there is no score."""
 
@@ -168,6 +201,7 @@ class TableLayout:
     heads: tuple[str, ...]
     columns: tuple[str, ...]
     baseline: str = ""
+    means: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cells: Sequence[GridCell], choice: TableChoice) -> "TableLayout":
@@ -175,7 +209,7 @@ class TableLayout:
 
         UsageError if two cells have the same place, and for a baseline that is not exactly one row.
         """
-        plain = cls(choice.rows or _heads(cells, choice), choice.columns)
+        plain = cls(choice.rows or _heads(cells, choice), choice.columns, means=choice.means)
         places = Counter((plain.system(cell), plain.collection(cell)) for cell in cells)
         if odd := next((place for place, count in places.items() if count > 1), None):
             raise UsageError(
@@ -246,7 +280,9 @@ def table(
     tested = layout.baseline in systems
     tests = compare_all(placed, layout.baseline, correction, progress) if tested else []
     names = list(dict.fromkeys(name for each in placed for name in each.measures))
-    tables = [_measure_table(placed, name, layout.columns) for name in names]
+    tables = [
+        _with_means(*_measure_table(placed, name, layout.columns), layout.means) for name in names
+    ]
     marks = {(t.run, t.collection, t.measure): "†" for t in tests if t.significant}
     won = winners(placed, correction)
     single = {  # entries for columns of a single collection; columns of means have only values
@@ -287,6 +323,29 @@ def _measure_table(
             for collections in members_of.values()
         ]
     return ScoreTable(name, [*members_of], rows), list(map(tuple, members_of.values()))
+
+
+def _with_means(
+    measured: ScoreTable, members: list[tuple[str, ...]], means: Mapping[str, Sequence[str]]
+) -> tuple[ScoreTable, list[tuple[str, ...]]]:
+    """Add a column for each mean over the columns that match its patterns.
+
+    Raises UsageError for a mean without a column.
+    """
+    columns, rows = [*measured.columns], {row: [*values] for row, values in measured.rows.items()}
+    own = columns[: len(members)]  # the others are means over all collections
+    for name, patterns in means.items():
+        chosen = [n for n, one in enumerate(own) if any(fnmatchcase(one, p) for p in patterns)]
+        if not chosen:
+            raise UsageError(
+                f"the mean {name!r} has no column; the columns are {', '.join(own)} (see [table] means)"
+            )
+        columns.append(name)
+        for values in rows.values():
+            some = [values[n] for n in chosen]
+            known = [each for each in some if each is not None]
+            values.append(fmean(known) if len(known) == len(some) else None)
+    return ScoreTable(measured.measure, columns, rows), members
 
 
 def _mean(values: Mapping[str, float | None]) -> float | None:

@@ -22,6 +22,7 @@ from lmkcli.plugins.grid.gridfile import (
     COLLECTION,
     EXAMPLES,
     MEASURES,
+    SECOND_STAGES,
     TEXTS,
     GridCell,
     Value,
@@ -174,6 +175,9 @@ class CellSteps:
         self._collection = " ".join(cell.values[COLLECTION])
         self._texts = [self._collection, file_stats(self._collection)]
         self._kind = " ".join(self._given["index"].get("kind", ()))
+        # The stages of the search that also read the vectors of the cell
+        search = self._given["search"]
+        self._second = [name for name in SECOND_STAGES if search.pop(name, ())]
 
     def _set(self, axis: str, value: Value) -> None:
         """Set the value of an axis for its command, or for all commands that share it."""
@@ -188,10 +192,16 @@ class CellSteps:
     @cached_property
     def steps(self) -> list[GridStep]:
         """The steps in order; the last one scores the cell. Raises UsageError for useless settings."""
-        steps = [self._lexical()] if catalog.is_lexical(self._kind) else [*self._dense()]
-        index = steps[-1]
-        inputs = {"index": self.place(index), "queries": self._collection}
-        run = self._step("search", inputs, self._texts, (index.key,))
+        steps = [*(self._lexical() if catalog.is_lexical(self._kind) else self._dense())]
+        index, key_data = steps[-1], self._texts
+        needs: tuple[str, ...] = (index.key,)
+        inputs: dict[str, Any] = {"index": self.place(index), "queries": self._collection}
+        if self._second:
+            vectors = steps[-2]
+            places = {"rerank": self.place(vectors), "others": [self.place(vectors)]}
+            inputs |= {name: places[name] for name in self._second}
+            key_data, needs = [*key_data, self._second], (*needs, vectors.key)
+        run = self._step("search", inputs, key_data, needs)
         scored = self._step("eval", {"runs": [self.place(run)]}, "", (run.key,))
         return [*steps, run, scored]
 
@@ -208,16 +218,19 @@ class CellSteps:
     def _place(self, key: str, verb: str) -> str:
         return f"{self._folder}/{key}/{OUTPUTS[verb]}"
 
-    def _lexical(self) -> GridStep:
-        useless = [
+    def _lexical(self) -> Iterator[GridStep]:
+        """An index of words, after the vectors that rerank it or that are fused with it, if any."""
+        if self._second:
+            yield from self._vectors()
+        elif useless := [
             axis for axis, value in self._cell.values.items() if value and self._needs_model(axis)
-        ]
-        if useless:
+        ]:
             raise UsageError(
                 f"{', '.join(useless)} has no effect with --kind {self._kind}, which indexes words. To leave "
-                f'it out, write a [[grid.where]] with kind = "{self._kind}" and {useless[0]} = [""]'
+                f'it out, write a [[grid.where]] with kind = "{self._kind}" and {useless[0]} = [""]; to use '
+                'the vectors of the model as well, write search.rerank = "vectors"'
             )
-        return self._step("index", {"source": self._collection}, self._texts)
+        yield self._step("index", {"source": self._collection}, self._texts)
 
     def _needs_model(self, axis: str) -> bool:
         """Whether an axis is a setting of pre-training, training or encoding."""
@@ -228,11 +241,21 @@ class CellSteps:
         verb, option = owner(axis)
         return verb in _OF_MODELS and not is_shared(option)
 
-    def _dense(self) -> Iterator[GridStep]:
+    def _vectors(self) -> Iterator[GridStep]:
         yield from self._trainings
         if not self._model.path:
             raise UsageError('the grid has no model; add model = ["…"], or kind = "bm25"')
-        yield (vectors := self._encoded())
+        yield self._encoded()
+
+    def _dense(self) -> Iterator[GridStep]:
+        if self._second:
+            raise UsageError(
+                'search.rerank and search.with need kind = "bm25": they combine the ranking of words with '
+                "the vectors of the cell"
+            )
+        steps = [*self._vectors()]
+        vectors = steps[-1]
+        yield from steps
         if self._kind not in ("", "exact"):
             yield self._step("index", {"source": self.place(vectors)}, "", (vectors.key,))
         elif useless := sorted(self._own("index") - {"kind"}):
@@ -277,7 +300,7 @@ class CellSteps:
             key_data = self._base.key_data
             shared = self._encode_settings
             given |= {name: shared[name] for name in ("model", "revision") if name in shared}
-        stats = [file_stats(each) for each in texts]
+        stats = [[each, file_stats(each)] for each in texts]
         return self._step(verb, {"sources": texts}, [key_data, stats], needs)
 
     @cached_property
@@ -312,7 +335,8 @@ class CellSteps:
         contexts need additional tokens.
         """
         own, trained = self._encode_settings, self._given["train"]
-        if catalog.is_lexical(self._kind) or not self._base.path or "context" in own:
+        lexical = catalog.is_lexical(self._kind) and not self._second
+        if lexical or not self._base.path or "context" in own:
             return None
         # A trained model keeps the settings of its training, unless the grid sets a pooler
         inherited = trained if self._trainings and own.get("pool", _AUTO) == _AUTO else {}
@@ -332,12 +356,15 @@ class CellSteps:
         self, verb: str, inputs: dict[str, Any], key_data: Any, needs: tuple[str, ...] = ()
     ) -> GridStep:
         """A step with a key from its settings and from `key_data`, the part of the key for its inputs."""
-        ignored = _ignored(verb)
-        effective = {
+        ignored, files = _ignored(verb), _files(verb)
+        effective: dict[str, Any] = {
             name.replace("_", "-"): value
             for name, value in self._given[verb].items()
             if name not in ignored
         }
+        for name, value in self._given[verb].items():
+            if name in files and (stats := [file_stats(each) for each in value]) != [None]:
+                effective[f"{name} (files)"] = stats
         key = f"{verb}-{manifest.digest([sorted(effective.items()), key_data, needs])[:10]}"
         return self._made(verb, inputs, key, needs)
 
@@ -369,6 +396,13 @@ def _ignored(verb: str) -> frozenset[str]:
     """The fields that are no part of a key; the key contains the model by its contents."""
     ignored = {each.name for each in _options(verb) if each.flag.role in ("speed", "mode")}
     return frozenset(ignored | {"model"})
+
+
+@cache
+def _files(verb: str) -> frozenset[str]:
+    """The fields that name files or other models, such as an architecture or a teacher."""
+    named = {each.name for each in _options(verb) if each.flag.role in ("file", "model")}
+    return frozenset(named - _ignored(verb))
 
 
 @cache

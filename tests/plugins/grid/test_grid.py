@@ -151,6 +151,33 @@ def test_the_numbers_are_those_of_the_commands_typed_one_by_one(
     )
 
 
+def test_reranked_words_have_the_scores_of_the_commands(
+    lmk: Lmk, beir: Path, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    """BM25 alone, reranked, fused; and the vectors alone, which the cells share."""
+    (tmp_path / "grid.toml").write_text(
+        f'[grid]\ncollections = "{beir}"\nmodel = "{tiny_model("bert")}"\npool = "mean"\n'
+        'kind = ["exact", "bm25"]\n'
+        '[[grid.where]]\nkind = "bm25"\nsearch.rerank = ["", "vectors"]\nsearch.with = ["", "vectors"]\n'
+        '[[grid.where]]\nsearch.with = "vectors"\nsearch.fuse = ["rrf"]\n'
+        '[[grid.where]]\nkind = "bm25"\nsearch.rerank = ""\nsearch.with = ""\nmodel = [""]\npool = [""]\n'
+    )
+    results = tmp_path / "results"
+    rows = lmk("grid", tmp_path / "grid.toml", "-o", results, "--json").json
+    found = {(row["kind"], row["search.rerank"], row["search.with"]): row["score"] for row in rows}
+    assert len(found) == 5
+    (vectors,) = results.glob("steps/encode-*/vectors")
+    (words,) = results.glob("steps/index-*/index")
+    for rerank, fuse in [("-", "-"), ("vectors", "-"), ("-", "vectors"), ("vectors", "vectors")]:
+        run = tmp_path / f"{rerank}{fuse}.trec"
+        stages = ["--rerank", vectors] if rerank == "vectors" else []
+        stages += ["--with", vectors, "--fuse", "rrf"] if fuse == "vectors" else []
+        lmk("search", words, beir, *stages, "-o", run)
+        (typed,) = lmk("eval", run, "-m", "nDCG@10", "--json").json
+        assert found["bm25", rerank, fuse] == pytest.approx(typed["nDCG@10"])
+    assert len(set(found.values())) > 3
+
+
 def test_every_step_ran_once_and_a_second_life_runs_none(lmk: Lmk, file: Path, done: Path) -> None:
     logs = [path.read_text() for path in done.glob("steps/*/log.txt")]
     assert len(logs) == 26
@@ -176,6 +203,20 @@ def test_the_table_has_best_values_means_and_tests(lmk: Lmk, file: Path, done: P
     assert "mean - 32; mean - 128" in odd.err
     both = lmk("grid", file, "-o", done, "--json", "-f", "csv", code=2)
     assert "--json and --format csv" in both.err
+
+
+def test_the_table_is_followed_by_the_cost_of_the_encodings(
+    lmk: Lmk, file: Path, done: Path
+) -> None:
+    """Poolers and lengths by milliseconds per document and memory: a row for each, over the collections."""
+    lines = lmk("grid", file, "-o", done).out.splitlines()
+    start = next(n for n, line in enumerate(lines) if "ms per document" in line)
+    rows = [line.split() for line in lines[start + 1 : start + 5]]
+    assert {(row[0], row[2]) for row in rows} == {
+        (pool, length) for pool in ("mean", "lmk") for length in ("32", "128")
+    }
+    assert all(float(row[3]) > 0 for row in rows)
+    assert "ms per document" not in lmk("grid", file, "-o", done, "-f", "markdown").out
 
 
 def test_the_log_of_the_results_is_a_score_log_like_any(lmk: Lmk, file: Path, done: Path) -> None:
@@ -221,6 +262,10 @@ def test_results_are_shown_drawn_and_reported(
     assert set(cell["scores"]) == {"nDCG@10", "R@5"}
     lmk("plot", done, "--x", "max-length", "--by", "pool", "-o", tmp_path / "curve.svg")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
+    words = ["plot", done, "--x", "max-length", "--by", "pool", "--panels", "collection"]
+    lmk(*words, "-m", "nDCG@10", "-o", tmp_path / "panels.svg")
+    drawn = (tmp_path / "panels.svg").read_text()
+    assert len(re.findall(r'id="axes_\d+"', drawn)) == 2  # a panel for each collection
     report = (done / "report.html").read_text()
     assert report.count("<details>") == 8
     assert name in report

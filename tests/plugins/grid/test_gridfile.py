@@ -80,11 +80,19 @@ def test_a_flag_of_several_commands_belongs_to_the_first_of_the_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["output", "if-exists", "shard", "rerank", "vectors", "per-query", "tag", "measure"]
+    "key", ["output", "if-exists", "shard", "vectors", "per-query", "tag", "measure"]
 )
 def test_settings_of_the_grid_are_no_axes(tmp_path: Path, key: str) -> None:
     with pytest.raises(UsageError, match=f"{key} .*the grid"):
         read(tmp_path, f"[grid]\n{key} = 'x'\ncollections='a'")
+
+
+@pytest.mark.parametrize("key", ["rerank", "search.rerank", "with", "search.others"])
+def test_only_the_vectors_of_the_cell_rerank(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=f'{key} = .*"vectors"'):
+        read(tmp_path, f"[grid]\n{key} = 'other/'\ncollections='a'")
+    given = read(tmp_path, f"[grid]\n{key} = ['', 'vectors']\ncollections='a'")
+    assert given.axes[key] == [(), ("vectors",)]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +109,11 @@ def test_settings_of_the_grid_are_no_axes(tmp_path: Path, key: str) -> None:
             r"\[\[grid\.where\]\] .*no single value",
         ),
         ("[grid]\ncollections='a'\n[table]\nrows=['pol']", "axis pol; .*collection, measures"),
-        ("[grid]\ncollections='a'\n[table]\nlines=['pool']", "rows, columns and baseline, .*lines"),
-        ("table=3\n[grid]\ncollections='a'", r"\[table\] is .*rows, columns and baseline"),
+        (
+            "[grid]\ncollections='a'\n[table]\nlines=['pool']",
+            "rows, columns, baseline and means, .*lines",
+        ),
+        ("table=3\n[grid]\ncollections='a'", r"\[table\] is .*rows, columns, baseline and means"),
         ("[grid]\ncollections='a'\n[table]\nbaseline=3", r"baseline .*table.*\{ pool = "),
         (
             "[grid]\ncollections='a'\n[table.baseline]\nbenchmark='b'",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lmkcli.errors import DataError, LmkError
+from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.evaluation.compare import Winners, winners
 from lmkcli.evaluation.coverage import Coverage
 from lmkcli.evaluation.measures import Scores
-from lmkcli.evaluation.results import ScoredRun
+from lmkcli.evaluation.results import ScoredRun, ScoreTable
 from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.operations.eval import Evaluate
 from lmkcli.plugins.grid import plan
@@ -25,6 +25,7 @@ from lmkcli.plugins.grid.plan import Plan
 from lmkcli.plugins.grid.scores import (
     ScoredCell,
     TableLayout,
+    _with_means,
     figures,
     scored,
     short_values,
@@ -246,3 +247,17 @@ def test_cells_with_more_measures_are_tested_and_keep_their_columns(
         for row in made.rows:
             assert row.entries[place].value is not None
             assert (row.entries[other].value is None) == (row.measure == "P@1")
+
+
+def test_means_over_named_columns() -> None:
+    """The papers' averages are means of a few columns (LMK, Table 1: Avg. short, Avg. long)."""
+    rows: dict[str, list[float | None]] = {"x": [0.1, 0.3, 0.8, 0.4], "y": [0.2, None, 0.8, None]}
+    measured = ScoreTable("nDCG@10", ["aa", "ab", "b", "mean"], rows)
+    members: list[tuple[str, ...]] = [("aa",), ("ab",), ("b1", "b2")]  # the mean has no members
+    made, same = _with_means(measured, members, {"start": ("a*", "m*"), "some": ("b", "aa")})
+    assert same == members
+    assert made.columns == ["aa", "ab", "b", "mean", "start", "some"]
+    assert made.rows["x"][4:] == pytest.approx([0.2, 0.45])
+    assert made.rows["y"][4:] == [None, 0.5]  # one of two is missing
+    with pytest.raises(UsageError, match="'none' has no column; the columns are aa, ab, b "):
+        _with_means(measured, members, {"none": ("mean",)})

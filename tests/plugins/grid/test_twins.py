@@ -8,8 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.vectors.stored import Vectors
 from tests import levels
 from tests.plugins.grid.twins import twin
@@ -27,16 +29,29 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "conteb": Size(3, 2, 1),
+    "conteb-table2": Size(8, 3, 3),
+    "conteb-figure4": Size(3, 1, 1),
+    "conteb-figure6": Size(12, 2, 12),
+    "m2bert-table17": Size(4, 1),
     "tite-table4": Size(4, 1),
     "tite-table1": Size(8, 1),  # seven models, and BM25
-    "loco-m2bert": Size(11, 1),
-    "lmk-table1": Size(13, 3, 9),
-    "lmk-table2": Size(7, 3, 4),
-    "lmk-table7": Size(13, 3, 9),
+    "tite-table2": Size(6, 1, 12),  # six pre-trained, and each trained
+    "tite-table3": Size(7, 1, 14),
+    "m2bert-table6": Size(3, 1, 6),
+    "m2bert-table8": Size(3, 1, 3),
+    "m2bert-table15": Size(11, 1),
+    "m2bert-table10": Size(11, 1),  # five models, twice, and BM25
+    "lmk-table1": Size(14, 3, 10),
+    "lmk-table2": Size(8, 3, 5),
+    "lmk-table3": Size(6, 3, 6),
+    "lmk-table4": Size(10, 3, 10),
+    "lmk-table5": Size(5, 3, 5),
+    "lmk-table7": Size(14, 3, 10),
     "lmk-table8": Size(7, 3, 4),
     "lmk-table13": Size(9, 3, 12),  # six pre-trained, and each trained
     "lmk-table14": Size(4, 3, 8),
+    "lmk-figure1": Size(20, 1, 4),
+    "lmk-figure5": Size(28, 3, 4),
 }
 
 
@@ -76,16 +91,28 @@ def check_lengths(name: str, steps: Path) -> None:
     for path in steps.glob("encode-*/vectors/manifest.json"):
         recipe = json.loads(path.read_text())["identity"]["recipe"]
         found.add((recipe["doc"]["max_length"], recipe["query"]["max_length"]))
-        if name == "conteb":  # only the documents of ESG are too long, and they are read as a whole
-            lost = Vectors(path.parent).counts().chunks_lost
+        vectors = Vectors(path.parent)
+        chunked = CHUNK_BREAK in vectors.docs(np.zeros(1, np.int64))[0].text
+        if (
+            name.startswith("conteb") and chunked
+        ):  # only ESG's documents are too long; they are read whole
             cut = recipe["doc"]["max_length"] == 32 and recipe["doc"]["window"] == "full"
-            assert bool(lost) == cut
-    if name.startswith("lmk-"):  # 8,192 positions of all texts, and 32,768 in LongEmbed
+            assert bool(vectors.counts().chunks_lost) == cut
+    if name.startswith("lmk-figure"):  # over the maximum length of documents
+        most = 32 if name == "lmk-figure1" else 128
+        assert found == {
+            (length, most) for length in (16, 17, 18, 19, 32, 64, 128) if length <= most
+        }
+    elif name.startswith("lmk-"):  # 8,192 positions of all texts, and 32,768 in LongEmbed
         assert found == {(32, 32), (128, 128)}
     elif name == "tite-table1":  # queries of 32 tokens in §4.1, here 8, and documents of 512
         assert found == {(16, 8)}
-    elif name == "conteb":
-        assert found == {(32, 32), (512, 512)}
+    elif name == "conteb-table2":
+        assert found == {
+            (32, 32),
+            (512, 512),
+            (512, 32),
+        }  # a trained model declares its length of queries
 
 
 def test_each_paper_has_a_twin() -> None:

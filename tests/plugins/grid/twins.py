@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import torch
+
 from lmkcli.data import known_collections
+from lmkcli.plugins.m2bert.config import M2BertConfig
+from lmkcli.plugins.m2bert.model import M2BertModel
 from tests import tiny
+
+ROOT = Path(__file__).resolve().parents[3]
 
 # Reduced settings: the divisor of a number, and its minimum.
 _SHRUNK = {
@@ -45,9 +51,9 @@ def twin(file: Path, folder: Path) -> Path:
     blocks = list(_blocks(tables["grid"]))
     collections = chosen(tables["grid"])
     blocks[0]["collections"] = collections
-    chunked = "given" in blocks[0].get("gran", "")
+    chunked = any("given" in _listed(block.get("gran", "")) for block in blocks)
     for name in collections:
-        _collection(folder / name, chunked)
+        _collection(folder / name, chunked and not name.startswith("nano-beir"))
     for key, value in ((key, value) for block in blocks for key, value in block.items()):
         for name in filter(None, _listed(value)):
             _material(folder, key, name)
@@ -101,14 +107,18 @@ def _shrunk(block: Table) -> Table:
 
 def _smaller(key: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_smaller(key, each) for each in value]
+        smaller = [_smaller(key, each) for each in value]
+        for n in range(1, len(smaller)):  # lengths that differ stay different
+            if isinstance(value[n], int) and isinstance(value[n - 1], int) and key in _SHRUNK:
+                smaller[n] = max(smaller[n], smaller[n - 1] + 1)
+        return smaller
     if key == "dtype":
         return "fp32"
     if key not in _SHRUNK:
         return value
     divisor, least = _SHRUNK[key]
-    if isinstance(value, int):
-        return max(least, value // divisor)
+    if isinstance(value, int | float):
+        return min(value, max(least, int(value) // divisor))
     return re.sub(r"\d+", lambda number: str(max(least, int(number[0]) // divisor)), value)
 
 
@@ -118,7 +128,7 @@ def _lines(table: Table) -> Iterator[str]:
             pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in value.items())
             yield f"{key} = {{ {pairs} }}"
         else:
-            yield f"{key} = {json.dumps(value)}"
+            yield f"{key} = {json.dumps(value)}".replace("Infinity", "inf")
 
 
 def _material(folder: Path, key: str, name: Any) -> None:
@@ -126,14 +136,16 @@ def _material(folder: Path, key: str, name: Any) -> None:
     place = folder / str(name).partition(",")[0].removesuffix("*")
     if place.exists() or "*" in str(name):
         return
-    if key == "model":
-        words = place.name.lower()
-        kind = next((kind for kind in _KINDS if kind in words), "modernbert")
-        seed = crc32(str(name).encode())  # equal models would share their steps
-        if kind == "splade":
-            tiny.save_masked(place, "bert")
-        else:
-            tiny.save(place, kind, seed)
+    if key == "pretrain.architecture":
+        architecture = json.loads((ROOT / name).read_text(encoding="utf-8"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(_narrow(architecture)), encoding="utf-8")
+    elif key == "pretrain.tokenizer":
+        tiny.wordpiece(markers="tite" not in place.name).save_pretrained(place)
+    elif key in ("model", "train.teacher"):
+        _model(place, str(name))
+    elif key == "pretrain.collections" and str(name).partition(",")[0].endswith("/"):
+        tiny.collection(place, docs=_TEXTS, queries=1)
     elif key == "pretrain.collections":
         texts = [{"_id": str(n), "text": tiny.sentence(n, 30)} for n in range(_TEXTS)]
         tiny.write_jsonl(place, texts)
@@ -141,6 +153,40 @@ def _material(folder: Path, key: str, name: Any) -> None:
         _examples(place)
     elif key == "train.examples":
         _collection(place, chunked=True)
+
+
+def _model(place: Path, name: str) -> None:
+    """A tiny model of the kind that the name of the model tells."""
+    words = place.name.lower()
+    kind = next((kind for kind in _KINDS if kind in words), "modernbert")
+    seed = crc32(name.encode())  # equal models would share their steps
+    if name.startswith("./m2-bert"):
+        _m2bert(place, seed)
+    elif kind == "splade":
+        tiny.save_masked(place, "bert")
+    else:
+        tiny.save(place, kind, seed)
+
+
+def _narrow(architecture: Table) -> Table:
+    """The same layers with a sixteenth of the widths, and the vocabulary of the tests."""
+    widths = ("hidden_size", "hidden_sizes", "intermediate_size", "intermediate_sizes")
+    narrow = {key: _divided(architecture[key]) for key in widths if key in architecture}
+    return {**architecture, **narrow, "vocab_size": tiny.VOCABULARY}
+
+
+def _divided(value: Any) -> Any:
+    return [each // 16 for each in value] if isinstance(value, list) else value // 16
+
+
+def _m2bert(folder: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    config = M2BertConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=tiny.WIDTH, intermediate_size=64, num_hidden_layers=2,
+        max_position_embeddings=128, hyena_filter_order=16,
+    )  # fmt: skip
+    M2BertModel(config).save_pretrained(folder)
+    tiny.wordpiece().save_pretrained(folder)
 
 
 def _examples(path: Path) -> None:

@@ -35,6 +35,11 @@ class Gate(nn.Module):
             return cls(load_file(file)["weights"].float())
 
     @classmethod
+    def create(cls, dim: int) -> "Gate":
+        """Return new gates, which are half open."""
+        return cls(torch.zeros(dim))
+
+    @classmethod
     def write(cls, learned: dict[str, torch.Tensor], source: ModelFolder, growing: Path) -> None:
         """Write trained gates into a new model folder."""
         (growing / FOLDER).mkdir(exist_ok=True)

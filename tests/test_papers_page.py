@@ -1,0 +1,81 @@
+"""docs/papers.md has each table and figure of the papers once, and each file of a table."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+# The numbers of tables and figures of each paper, by the start of its section.
+PAPERS = {
+    "Landmark pooling": (17, 5),
+    "ConTEB and InSeNT": (5, 6),
+    "M2-BERT and LoCoV1": (25, 6),
+    "TITE": (4, 3),
+}
+NAMED = re.compile(r"(Table|Figure)s? (\d+(?: and \d+)*)")  # in the first line of a file
+
+
+class Row(NamedTuple):
+    """A row of a table of the page."""
+
+    kind: str
+    number: int
+    way: str
+    needs: str
+    missing: str
+
+
+def rows(text: str) -> list[Row]:
+    cells = [
+        [cell.strip() for cell in line[1:-1].split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
+    return [
+        Row(kind, int(number), *rest)
+        for first, *rest in cells
+        for kind, _, number in [first.partition(" ")]
+        if kind in ("Table", "Figure")
+    ]
+
+
+def section(name: str) -> str:
+    return PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_each_table_and_figure_has_a_row(paper: str) -> None:
+    tables, figures = PAPERS[paper]
+    found = [(row.kind, row.number) for row in rows(section(paper))]
+    wanted = [("Table", n + 1) for n in range(tables)] + [("Figure", n + 1) for n in range(figures)]
+    assert found == wanted
+
+
+def test_a_row_names_a_way_or_what_is_missing() -> None:
+    assert len(rows(PAGE)) == sum(map(sum, PAPERS.values()))
+    assert [row for row in rows(PAGE) if not row.way and not row.missing] == []
+
+
+def test_the_page_has_every_file_in_the_rows_of_its_tables() -> None:
+    """A file names the tables that it computes in its first line."""
+    files = {path.name: path for path in (ROOT / "examples" / "papers").glob("*.toml")}
+    assert set(re.findall(r"examples/papers/([\w-]+\.toml)\)", PAGE)) == files.keys()
+    for name, path in files.items():
+        (paper,) = [each for each in PAPERS if f"papers/{name})" in section(each)]
+        ways = {(row.kind, row.number): row.way + row.missing for row in rows(section(paper))}
+        first = path.read_text(encoding="utf-8").partition("\n")[0].partition(" of ")[0]
+        named = [(kind, int(n)) for kind, ns in NAMED.findall(first) for n in ns.split(" and ")]
+        assert named, name
+        assert [each for each in named if name not in ways[each]] == [], name
+
+
+def test_every_recipe_of_a_paper_is_named_with_its_sections() -> None:
+    """The recipes in examples/ cite the paper, or mark a value as their own."""
+    for name in ("m2bert-pretrain", "m2bert-retrieval", "tite-2-late", "tite-msmarco"):
+        text = (ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8")
+        assert f"examples/{name}.toml" in PAGE
+        assert "§" in text
+        assert "not in the paper" in text or "own choice" in text
