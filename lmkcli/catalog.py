@@ -194,9 +194,11 @@ class LossRow(ObjectiveRow):
     """An objective of `lmk train`.
 
     single: whether a batch of one query is enough, because queries are not contrasted with each other.
+    scored: settings of its notation that need the scores of a teacher.
     """
 
     single: bool = False
+    scored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,7 @@ LOSSES = (
         "lmkcli.training.objectives.infonce:InfoNCE",
         "contrast the positive with all passages of the batch; MaxSim for texts with several vectors",
         settings=("temperature", "symmetric"),
+        scored=("threshold",),
     ),
     LossRow(
         "m3-kd",
@@ -274,7 +275,7 @@ LOSSES = (
     LossRow(
         "kl",
         "lmkcli.training.objectives.kl:KL",
-        "KL divergence from the teacher over a query's passages, plus InfoNCE",
+        "KL divergence from the teacher over a query's passages, plus InfoNCE (kl:infonce=0: without)",
         settings=("temperature",),
         needs=("teacher",),
     ),
@@ -287,7 +288,7 @@ LOSSES = (
     LossRow(
         "margin-mse",
         "lmkcli.training.objectives.margin_mse:MarginMSE",
-        "squared error of the margins to the teacher's margins",
+        "squared error of the margins to the teacher's margins (margin-mse:pairs=all: of all pairs)",
         needs=("teacher", "negatives"),
         single=True,
     ),

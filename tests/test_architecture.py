@@ -82,6 +82,7 @@ HEAVY = {
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",
     "starlette": "lmkcli.plugins.serve",
+    "sklearn": "lmkcli.plugins.analysis.tsne_projection",
     "umap": "lmkcli.plugins.analysis.umap_projection",
     "uvicorn": "lmkcli.plugins.serve",
 }

@@ -89,11 +89,26 @@ class TokensFacts(Facts, frozen=True, kw_only=True):
     models: ModelLocations
 
 
+class EncodingWork(Section, frozen=True, kw_only=True):
+    """The work of an encoding: documents, seconds without the loading of the model, and peak memory in bytes.
+
+    The memory is that of the GPU, if one computes the vectors, and else that of the process.
+    """
+
+    documents: int
+    seconds: float
+    peak_memory: int
+
+
 class VectorsFacts(Facts, frozen=True, kw_only=True):
-    """Also the models, and the device that computed the vectors (empty for imported ones)."""
+    """Also the models, and the device that computed the vectors (empty for imported ones).
+
+    `work` is None until the vectors are complete, and for vectors of several shards.
+    """
 
     models: ModelLocations
     device: str = ""
+    work: EncodingWork | None = None
 
 
 class IndexFacts(Facts, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -207,6 +208,84 @@ class Collection(ABC):
         return [query for query in self.queries() if query.id in judged]
 
 
+class SubsetCollection(Collection):
+    """Some documents of a collection ('NAME,subset=100'), with the judgements of these and of their chunks.
+
+    They have the smallest hashes of their ids. So a smaller subset is a part of a larger one (ConTEB, Conti
+    et al. 2025, Figure 4), and adding documents to the collection changes few of them.
+    """
+
+    def __init__(self, whole: Collection, size: int) -> None:
+        self._whole, self._size = whole, size
+        self.name = f"{whole.name},subset={size}"
+        self.settings = {**whole.settings, "subset": str(size)}
+
+    @cached_property
+    def _ids(self) -> frozenset[str]:
+        """The ids of the subset; all ids of the collection are read once."""
+        ids = sorted((doc.id for doc in self._whole.docs()), key=_hash)
+        return frozenset(ids[: self._size])
+
+    def docs(self, shard: Shard = WHOLE) -> DocStream:
+        """The documents of the subset in one shard of the collection."""
+
+        def chosen() -> Iterator[Doc]:
+            return (doc for doc in self._whole.docs(shard) if doc.id in self._ids)
+
+        total = len(self._ids) if shard == WHOLE else None
+        return CountedDocs(chosen, total)
+
+    def queries(self) -> Iterator[Query]:
+        """All queries of the collection."""
+        return self._whole.queries()
+
+    def qrels(self) -> Iterator[Qrel]:
+        """The judgements of documents in the subset, and of their chunks ('d7#2')."""
+        for qrel in self._whole.qrels():
+            if qrel.doc_id in self._ids or qrel.doc_id.rpartition("#")[0] in self._ids:
+                yield qrel
+
+    def file_stats(self) -> dict[str, list[int]]:
+        """The files of the collection; see `Collection.file_stats`."""
+        return self._whole.file_stats()
+
+    def skipped_files(self) -> dict[str, str]:
+        """The skipped files of the collection."""
+        return self._whole.skipped_files()
+
+    def skipped_count(self) -> int:
+        """The number of skipped files or rows of the collection."""
+        return self._whole.skipped_count()
+
+    def notes(self) -> list[str]:
+        """The notes of the collection."""
+        return self._whole.notes()
+
+    def places(self, doc_id: str) -> list[str]:
+        """The places of the documents with an id."""
+        return self._whole.places(doc_id)
+
+    def fetch(self) -> None:
+        """Download the collection."""
+        self._whole.fetch()
+
+    def has_qrels(self) -> bool:
+        """Whether the collection has judgements."""
+        return self._whole.has_qrels()
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]] | None:
+        """None: training examples have no documents to choose from."""
+        return None
+
+    def query_metadata(self, name: str) -> dict[str, str | float]:
+        """The metadata of the queries."""
+        return self._whole.query_metadata(name)
+
+
+def _hash(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
 class SourceOpener(Protocol):
     """A function that opens a collection from its name and options; listed in the catalog's SOURCES."""
 
@@ -221,7 +300,8 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     documents, is opened in the same way. 'irds:' forces ir_datasets and 'hf:' the Hugging Face hub: a known
     collection, or any dataset 'hf:owner/name'. Any other name is a known collection, or else a folder of that
     name.
-    'name,key=value' passes options to the source. `fields` are the text fields of a record joined by
+    'name,key=value' passes options to the source; 'name,subset=100' has some documents (SubsetCollection).
+    `fields` are the text fields of a record joined by
     '+', `context` the field with the contexts of its chunks. Raises UnknownName with similar names.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
@@ -235,6 +315,11 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
         if options.get(key, value) != value:
             raise UsageError(f"'{spelling}': the option '{key}' has two values; remove one of them")
         options[key] = value
+    subset = whole_number(head, options, "subset", 0, 1)
+    options.pop("subset", None)
+    if subset:
+        whole = spell(head, options)
+        return SubsetCollection(open_collection(whole, fields, context), subset)
     if fields:
         options["fields"] = fields
     kind, name = _source_of(head)

@@ -4,6 +4,7 @@ Three generators are chained, so that each stage works on a few batches while th
 (tokenized in a background thread), the encoder, and the writer of parts.
 """
 
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,6 +17,7 @@ from msgspec import structs
 
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import (
+    EncodingWork,
     TokensExecution,
     TokensFacts,
     TokensManifest,
@@ -36,6 +38,7 @@ from lmkcli.encoding.encoder import (
 )
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
 from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.models.devices import peak_bytes
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Call, Report
 from lmkcli.spec.settings import EncodeSettings
@@ -75,8 +78,12 @@ def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) ->
             writer.skipped = job.skipped
 
 
-def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> None:
-    """Encode one shard into `folder`, and continue after its existing parts."""
+def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> EncodingWork | None:
+    """Encode one shard into `folder`, and continue after its existing parts.
+
+    Returns the work of this process; None if the shard was finished. The manifest of a single shard records
+    the work of all processes.
+    """
     _check_source(job, folder)
     settings = with_folder_dtype(job.settings, folder)
     encoder = open_job(job, settings)
@@ -87,15 +94,32 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
     with _rollback(job, folder):
         manifest.claim(folder, as_started(described, folder) if updated else described)
         if parts.is_finished(folder, job.shard):
-            return
+            return None
         target = vectors_target(folder, job.shard, encoder, settings)
+        started_at = time.monotonic()
         with duplicates_located(job.source), shard_writer(target, report) as writer:
             workers = settings.tokenizing_processes(encoder.model.device.type)
             stream = token_stream(
                 job.source, encoder.document_tokenizer, job.shard, writer.row, workers
             )
-            write_vectors(encode_stream(stream, encoder, report), writer, settings)
+            documents = write_vectors(encode_stream(stream, encoder, report), writer, settings)
             writer.skipped = job.skipped
+            seconds = time.monotonic() - started_at
+            work = EncodingWork(documents=documents, seconds=seconds, peak_memory=peak_bytes())
+            if job.shard.count == 1:
+                _record(folder, work)
+    return work
+
+
+def _record(folder: Path, work: EncodingWork) -> None:
+    """Add the work of this process to that of interrupted ones, in the manifest."""
+    if before := manifest.read(folder, VectorsManifest).facts.work:
+        work = EncodingWork(
+            documents=before.documents + work.documents,
+            seconds=before.seconds + work.seconds,
+            peak_memory=max(before.peak_memory, work.peak_memory),
+        )
+    manifest.record_facts(folder, VectorsManifest, work=work)
 
 
 def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder[Any]:
@@ -186,14 +210,15 @@ def vectors_target(
 
 def write_vectors(
     batches: Iterable[EncodedBatch[Any]], writer: PartWriter, settings: EncodeSettings
-) -> None:
-    """Append encoded documents to the parts of a vectors folder.
+) -> int:
+    """Append encoded documents to the parts of a vectors folder. Returns their number.
 
     Raises DataError for a vector that is not finite in its stored form. With `on_overflow` error, raises
     DataError for a document that lost tokens.
     """
-    codec = open_codec(settings.store_dtype)
+    codec, written = open_codec(settings.store_dtype), 0
     for rows, encoded in batches:
+        written += len(rows)
         stored = codec.coded(encoded.vectors, writer.array_rows)
         if (bad := codec.not_finite(encoded.vectors, stored)) is not None:
             half = "--store-dtype fp32, then " if settings.store_dtype == "fp16" else ""
@@ -215,6 +240,7 @@ def write_vectors(
         ]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
+    return written
 
 
 def _check_nothing_lost(rows: DocBlock, kept: list[int]) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from lmkcli import catalog
 from lmkcli.encoding.reduction import PooledPack
-from lmkcli.encoding.resolution import open_pooler
+from lmkcli.encoding.resolution import lacks_weights, open_pooler
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, Model, ModelOpener, ModelOptions, Pooling
@@ -60,6 +60,7 @@ def open_averaged(
     open_model: ModelOpener = catalog.MODELS.load(folder.kind)
     model = open_model(folder, options)
     pooler = open_pooler(side.pool)
-    head = open_token_head(folder, pooler, model.device)
+    new = model.dim if options.trainable and lacks_weights(side.pool, folder) else 0
+    head = open_token_head(folder, pooler, model.device, new)
     modules = open_heads(folder, model.device)
     return model, Pooling(head, modules, pooler.reductions, open_token_weights(folder))

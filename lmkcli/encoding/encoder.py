@@ -345,8 +345,8 @@ class Encoder(Generic[AnyRows]):
 
     @property
     def spans(self) -> bool:
-        """Whether vectors represent chunks, which have a place in the text."""
-        return self.side.unit == "chunk"
+        """Whether vectors belong to chunks, which have a place in the text."""
+        return self.side.by_chunk
 
     @property
     def contexts(self) -> bool:

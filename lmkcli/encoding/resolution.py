@@ -150,6 +150,12 @@ def open_pooler(pool: str) -> Pooler:
     return found
 
 
+def lacks_weights(pool: str, folder: ModelFolder) -> bool:
+    """Return whether a pooler has weights of its own, and the folder does not contain them."""
+    weights = catalog.POOLERS[pooler_name(pool)].weights
+    return bool(weights) and not (folder.path / weights).is_dir()
+
+
 def reduction_of(pool: str) -> Reduction[Any]:
     """Return how the states at the marked positions of a pooler become vectors."""
     module, attribute = open_pooler(pool).reduction.split(":")
@@ -200,7 +206,7 @@ def check_gran(
                 f"{needed[0]} cuts text into chunks; set their length with --gran, for instance --gran 64"
             )
         return WHOLE_TEXT
-    if not needed and not window.positions:
+    if not needed and not window.positions and (unit, gran) != ("token", "given"):
         raise UsageError(
             f"--gran {gran} has no effect with --pool {pool}, --unit {unit} and --window {window}; "
             "drop it, or use --pool lmk or --unit chunk"
@@ -344,9 +350,10 @@ def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any])
     """Return whether white space at the ends of texts is tokenized, as in sentence-transformers.
 
     Texts for a pooler that sentence-transformers lacks are stripped, unless the folder declares a pooling.
+    Texts for a pooler with weights are stripped always: the folder of a trained one declares it.
     """
     known = bool(folder.pool or pooler.sentence_mode or reduction.keeps_space)
-    return known and folder.keeps_space
+    return known and not pooler.module and folder.keeps_space
 
 
 def _check_settings(options: RecipeOptions, pool: str) -> None:

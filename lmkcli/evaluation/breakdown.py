@@ -1,12 +1,12 @@
 """Breakdowns: the scores of groups of queries, grouped by length or by a property of the query.
 
-Lengths are counted in words, so that systems with different tokenizers fit into one table. A word is
-a run of characters between white space; each Chinese character and each kana is a word of its own.
+By default, lengths are counted in words, so that systems with different tokenizers fit into one table. A word
+is a run of characters between white space; each Chinese character and each kana is a word of its own.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -49,13 +49,15 @@ def values_of(
     """Query id -> the value to group it by; queries without a value are left out.
 
     'length' is the mean number of words of a query's relevant documents (grade `rel` and above); a
-    chunk ('d7#2') has the length of its document. 'query-length' is the number of words of the query.
+    chunk ('d7#2') has the length of its document. 'tokens:MODEL' is the same in content tokens of a model's
+    tokenizer. 'query-length' is the number of words of the query.
     Any other name, such as position or language, is a field of the collection's queries. DataError if
     no query has a value.
     """
     values: dict[str, Value] = {}
-    if by == "length":
-        values.update(_lengths(collection, qrels, rel, progress))
+    if by == "length" or by.partition(":")[0] == "tokens":
+        count = words if by == "length" else token_counter(by.partition(":")[2])
+        values.update(_lengths(collection, qrels, rel, count, progress))
         if not values:
             raise DataError(
                 f"{collection.name} contains none of the documents that its qrels mark as relevant"
@@ -77,10 +79,27 @@ def values_of(
     return values
 
 
+def token_counter(model: str) -> Callable[[str], int]:
+    """A function that counts the content tokens of a text. Raises UsageError without a model."""
+    if not model:
+        raise UsageError("--by tokens: name the model of the tokenizer, such as --by tokens:minilm")
+    from lmkcli.encoding.resolution import resolve  # here: reading tokenizers takes time
+    from lmkcli.models.tokenizer_folder import open_tokenizer
+    from lmkcli.spec.recipe import RecipeOptions
+
+    resolved = resolve(RecipeOptions(model=model))
+    tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
+    return lambda text: len(tokenizer([text])[0].ids)
+
+
 def _lengths(
-    collection: Collection, qrels: Sequence[Qrel], rel: int, progress: Progress
+    collection: Collection,
+    qrels: Sequence[Qrel],
+    rel: int,
+    count: Callable[[str], int],
+    progress: Progress,
 ) -> dict[str, float]:
-    """Query id -> mean number of words of the relevant documents that the collection contains."""
+    """Query id -> mean length of the relevant documents that the collection contains."""
     wanted = {
         name
         for doc_ids in relevant_documents(qrels, rel).values()
@@ -91,7 +110,7 @@ def _lengths(
     docs = collection.docs()
     for number, doc in enumerate(docs, 1):
         if doc.id in wanted:
-            words_of[doc.id] = words(doc.content)
+            words_of[doc.id] = count(doc.content)
         if number % _EVERY == 0:
             progress(number, docs.total, "documents")
         if len(words_of) == len(wanted):

@@ -53,18 +53,24 @@ class LanguageHead(nn.Module):
 
     def summed_loss(self, states: Tensor, targets: Tensor, table: Tensor) -> Tensor:
         """Return the summed cross-entropy of `targets` [m] in float32, computed block by block."""
+        return self.loss_and_hits(states, targets, table)[0]
 
-        def loss(part: Tensor, wanted: Tensor, table: Tensor) -> Tensor:
+    def loss_and_hits(self, states: Tensor, targets: Tensor, table: Tensor) -> Tensor:
+        """Return the summed cross-entropy, and the number of targets with the largest logit, [2]."""
+
+        def both(part: Tensor, wanted: Tensor, table: Tensor) -> Tensor:
             logits = self(part, table)
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            return functional.cross_entropy(wide, wanted, reduction="sum")
+            loss = functional.cross_entropy(wide, wanted, reduction="sum")
+            hits = (wide.detach().argmax(1) == wanted).sum()
+            return torch.stack([loss, hits.to(loss.dtype)])
 
         rows = max(1, LOGITS_BLOCK // len(table))
         if len(states) <= rows:
-            return loss(states, targets, table)
+            return both(states, targets, table)
         parts = zip(states.split(rows), targets.split(rows), strict=True)  # type: ignore[no-untyped-call]
-        sums = [recomputed(loss, part, wanted, table) for part, wanted in parts]
-        return torch.stack(sums).sum()
+        sums = [recomputed(both, part, wanted, table) for part, wanted in parts]
+        return torch.stack(sums).sum(0)
 
 
 def language_head(config: Any, rows: int) -> LanguageHead:

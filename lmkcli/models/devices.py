@@ -6,6 +6,7 @@ import torch
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.spec.values import Device
+from lmkcli.system.hardware import peak_memory
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,6 +58,13 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return "can't allocate memory" in str(error) or "CUDA error: out of memory" in str(error)
+
+
+def peak_bytes() -> int:
+    """Return the peak memory of this process in bytes, or of its GPU if it computes on one."""
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    return peak_memory()
 
 
 def native_dtype(device: torch.device) -> str:

@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import Count, loading, read_fields
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.folder import LATENT, ModelFolder
 from lmkcli.models.tensors import read_tensors
 from lmkcli.pooling.table import Pooler
 
@@ -43,6 +43,7 @@ _VECTOR, _STATES = "sentence_embedding", "token_embeddings"
 # width is d * d / 64, many times that of a state, so that states are computed in blocks.
 HEAD_STATES = 64
 STATES_BLOCK = 4096
+LATENTS = 64  # latents of a new latent attention (arXiv 2601.21525, §5)
 
 
 class _Dense(TypedDict):
@@ -109,6 +110,10 @@ class StateModule(Protocol):
         """
 
     @classmethod
+    def create(cls, dim: int) -> torch.nn.Module:
+        """Return a module with new weights for states of `dim` dimensions, drawn from torch's generator."""
+
+    @classmethod
     def write(cls, learned: dict[str, torch.Tensor], source: ModelFolder, growing: Path) -> None:
         """Write trained parameters into a new model folder that continues `source`."""
 
@@ -122,13 +127,16 @@ def state_module(pooler: Pooler) -> type[StateModule] | None:
     return found
 
 
-def open_token_head(folder: ModelFolder, pooler: Pooler, device: torch.device) -> TokenHead:
+def open_token_head(
+    folder: ModelFolder, pooler: Pooler, device: torch.device, new: int = 0
+) -> TokenHead:
     """Load the token head: the weights of the pooler, then the projections of a ColBERT folder.
 
-    Raises the errors of `StateModule.open`.
+    If `new` is not 0, a pooler with weights gets new ones, for states of this many dimensions. Raises the
+    errors of `StateModule.open`.
     """
     weights = state_module(pooler)
-    modules = [weights.open(folder)] if weights else []
+    modules = [weights.create(new) if new else weights.open(folder)] if weights else []
     modules += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
     return TokenHead(*modules).to(device).eval()
 
@@ -211,16 +219,20 @@ class LatentAttention(torch.nn.Module):
         if folder.latent is None:
             raise UsageError(
                 f"--pool latent averages states after a learned head, and {folder.name} has no folder "
-                "latent_attn_model; choose another --pool, for instance mean"
+                f"{LATENT}; choose another --pool, for instance mean, or train one: lmk train --pool latent"
             )
         return open_latent(folder.latent)
 
     @classmethod
+    def create(cls, dim: int) -> "LatentAttention":
+        """Return one with LATENTS latents of standard normal numbers, as LMK's training starts with."""
+        return cls(dim, LATENTS)
+
+    @classmethod
     def write(cls, learned: dict[str, torch.Tensor], source: ModelFolder, growing: Path) -> None:
         """Write the parameters under the names of its file; see `StateModule`."""
-        if source.latent is not None:
-            file = growing / source.latent.name / "model.safetensors"
-            save_file(latent_file_names(learned), file)
+        (growing / LATENT).mkdir(exist_ok=True)
+        save_file(latent_file_names(learned), growing / LATENT / "model.safetensors")
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] in any floating dtype -> [n, d] in the dtype of the weights."""

@@ -24,6 +24,7 @@ from lmkcli.spec.values import Shard
 from lmkcli.text.formatting import counted, duration, size
 
 if TYPE_CHECKING:
+    from lmkcli.artifact.kinds import EncodingWork
     from lmkcli.encoding.forecast import Forecast
     from lmkcli.encoding.jobs import CollectionJob
     from lmkcli.encoding.vector_updates import VectorUpdate
@@ -38,11 +39,24 @@ class Encoded(Result):
     output: Path
     counts: "Counts"
     skipped: int = 0  # files or rows that could not be read
+    work: "EncodingWork | None" = None
 
     def as_json(self) -> Any:
-        """The folder and its counts; the number of skipped files or rows if it is not 0."""
-        skipped = {"skipped": self.skipped} if self.skipped else {}
-        return {"output": str(self.output), **self.counts.as_json(), **skipped}
+        """The folder and its counts; the number of skipped files or rows if it is not 0.
+
+        Also the work of this command, if it encoded documents: their number, seconds, milliseconds per
+        document and peak memory in bytes.
+        """
+        values: dict[str, Any] = {"output": str(self.output), **self.counts.as_json()}
+        if self.skipped:
+            values["skipped"] = self.skipped
+        if self.work and self.work.documents:
+            work = self.work
+            values["encoded"] = work.documents
+            values["seconds"] = round(work.seconds, 3)
+            values["ms_per_document"] = round(1000 * work.seconds / work.documents, 4)
+            values["peak_memory"] = work.peak_memory
+        return values
 
     def __str__(self) -> str:
         counts = self.counts
@@ -191,11 +205,12 @@ class Encode(
             artifacts.open_job(job)
         folder = destination.prepare(report)
         changes: VectorUpdate | None = None
+        work: EncodingWork | None = None
         with report.job("encode") as running:
             if destination.updates:
                 changes = vector_updates.run_update(job, folder, running)
             else:
-                artifacts.run_encode(job, folder, running)
+                work = artifacts.run_encode(job, folder, running)
         note_skipped(report, job.source)
         if missing := jobs.count_missing(job, folder):
             report.note(f"{self.source} lacks {counted(missing, 'document')} of {self.only}")
@@ -208,7 +223,7 @@ class Encode(
         from lmkcli.store import parts
 
         skipped = parts.skipped_count(folder, self.shard.count)
-        return Encoded(folder, self._counts(job, folder, report), skipped)
+        return Encoded(folder, self._counts(job, folder, report), skipped, work)
 
     def _on_devices(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
         """Encode one shard on each device."""
@@ -276,7 +291,7 @@ def note_lost_chunks(report: Report, job: "CollectionJob", folder: Path) -> None
     """Say how many chunks have no vector, because their document was cut."""
     from lmkcli.store.part_reader import sum_counts
 
-    if job.resolved.recipe.doc.unit != "chunk":
+    if not job.resolved.recipe.doc.by_chunk:
         return
     counts = sum_counts(folder, _slices(job, folder))
     if counts.chunks_lost:

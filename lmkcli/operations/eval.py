@@ -94,8 +94,8 @@ class TableOptions(Settings):
     by: Annotated[
         str | None,
         Flag(
-            "Break scores down by length (words of the relevant documents), query-length, or a "
-            "property of the queries that the collection provides, such as position or language.",
+            "Break scores down by length (words of the relevant documents), tokens:MODEL, query-length, "
+            "or a property of the queries that the collection provides, such as position or language.",
             role="layout",
             suggest_for="--breakdown --group-by",
         ),

@@ -66,9 +66,10 @@ class Placement(NamedTuple):
     """The inputs of one text. Its vectors are numbered 0 … vectors - 1 over all inputs, in reading order.
 
     With unit doc every window makes one vector, and their mean is the vector of the text.
-    covers: [vectors, 2], the range of content tokens that each vector represents (unit doc and chunk).
+    covers: [vectors, 2], the range of content tokens that each vector represents (unit doc and chunk); with
+    unit token and given chunks, the range of the chunk that the token belongs to.
     kept: how many content tokens are represented. context: how many tokens of contexts the inputs contain.
-    chunks_lost: how many chunks with tokens have no vector, because the text was cut (unit chunk).
+    chunks_lost: how many chunks with tokens have no vector, because the text was cut (`by_chunk`).
     """
 
     inputs: list[Input]
@@ -178,6 +179,11 @@ class Placer:
             )
             raise UsageError(f"{given} is too small: the special tokens take {specials} positions")
 
+    @property
+    def by_chunk(self) -> bool:
+        """Whether each vector belongs to a chunk (`EncoderConfig.by_chunk`)."""
+        return self.unit == "chunk" or (self.unit == "token" and self.gran == "given")
+
     def place_text(self, ids: Ints, prompt: Ints = NOTHING, ends: Ints | None = None) -> Placement:
         """Return the model inputs of one text: ids [tokens], and the chunk ends of a splitter, or None."""
         return self.place(TokenBlock.one(ids, prompt, ends)).split()[0]
@@ -191,7 +197,7 @@ class Placer:
         contents = self._contents(block, chunks, windows)
         # with --window chunk, the only chunk of an input owns all of it; else only vectors of chunks and
         # overlaps need the chunks of positions
-        owned = (self.unit == "chunk" and self.window != "chunk") or bool(self.overlap)
+        owned = (self.by_chunk and self.window != "chunk") or bool(self.overlap)
         layout = lay_out(self.pooler, self.special, self.limit, contents, owned)
         attended = layout.lengths
         if self.expansion is not None:
@@ -287,13 +293,12 @@ class Placer:
             if not counted.all():
                 marks, of_marks, owners = marks[counted], of_marks[counted], owners[counted]
                 counts = np.bincount(of_marks, minlength=len(texts))
-            if self.unit == "token":
-                groups, of_vectors = np.arange(len(marks)), of_marks
-                covers = _pairs(NOTHING, NOTHING)
-            else:
-                begins = np.ones(len(marks), bool)
+            begins = np.ones(len(marks), bool)
+            if self.unit != "token":
                 begins[1:] = (of_marks[1:] != of_marks[:-1]) | (owners[1:] != owners[:-1])
-                groups, of_vectors, chunk = np.cumsum(begins) - 1, of_marks[begins], owners[begins]
+            groups, of_vectors, chunk = np.cumsum(begins) - 1, of_marks[begins], owners[begins]
+            covers = _pairs(NOTHING, NOTHING)
+            if self.unit != "token" or self.by_chunk:
                 # SHARED is also the last chunk, whose numbers are replaced
                 whole, until = chunk == SHARED, stop[of_vectors]
                 covers = _pairs(
@@ -305,7 +310,7 @@ class Placer:
                     represented = _sums(of_vectors, covered, len(texts))
         n = len(chunks.counts)
         chunks_lost = np.zeros(n, np.int64)
-        if self.unit == "chunk":
+        if self.by_chunk:
             lost = chunks.ends > chunks.starts
             lost[chunk] = False
             chunks_lost = np.bincount(np.repeat(np.arange(n), chunks.counts)[lost], minlength=n)
@@ -340,11 +345,17 @@ class Placer:
         counted = owners >= windows.fresh[of_marks]
         if self.unit == "chunk":
             return counted
-        counted |= owners == SHARED
+        if not self.by_chunk:
+            counted |= owners == SHARED
         if self.skip:
             starts = np.cumsum(layout.lengths) - layout.lengths
             marked = layout.ids[layout.marks + starts[of_marks]]
-            counted &= ~np.isin(marked, np.array(sorted(self.skip)))
+            skipped = counted & np.isin(marked, np.array(sorted(self.skip)))
+            counted &= ~skipped
+            if (
+                self.by_chunk
+            ):  # a chunk of skipped tokens only keeps them: it must be found by its number
+                counted |= skipped & ~np.isin(owners, owners[counted])
         return counted
 
     def _completed(self, block: TokenBlock, chunks: Chunks, placed: PlacedBlock) -> PlacedBlock:
@@ -357,7 +368,7 @@ class Placer:
         texts = TokenBlock.of([block[number] for number in bare.tolist()])
         placements = placed.split()
         for number, one in zip(bare, whole.place(texts, chunks.of(bare)).split(), strict=True):
-            covers = one.covers if self.unit == "chunk" else one.covers[:0]
+            covers = one.covers if self.by_chunk else one.covers[:0]
             lost = placements[number].chunks_lost
             placements[number] = one._replace(covers=covers, chunks_lost=lost)
         return PlacedBlock.of(placements)

@@ -15,6 +15,7 @@ _FIX = "give the folder of a training"
 _TERMS = ("doc_terms", "query_terms")  # mean numbers of terms, if dimensions are terms
 _NOT_LOSSES = {
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"),
+    "accuracy",  # of masked tokens
     *_TERMS,
 }
 
@@ -22,7 +23,7 @@ _NOT_LOSSES = {
 def panels(folder: Path) -> dict[str, Curves]:
     """The curves of a training: the loss with its parts, the learning rate, and each development set.
 
-    Vectors of terms also have the mean numbers of terms.
+    Vectors of terms also have the mean numbers of terms, and masked tokens their accuracy.
 
     DataError if there is no line with a loss, and for lines that a training does not write.
     """
@@ -39,6 +40,8 @@ def panels(folder: Path) -> dict[str, Curves]:
         "loss": {name: _curve(losses, name) for name in shown},
         "learning rate": {"learning rate": _curve(losses, "learning_rate")},
     }
+    if "accuracy" in losses[0]:
+        curves["accuracy"] = {"accuracy": _curve(losses, "accuracy")}
     if all(name in losses[0] for name in _TERMS):
         curves["terms"] = {name: _curve(losses, name) for name in _TERMS}
     if scored:

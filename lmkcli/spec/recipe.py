@@ -117,6 +117,11 @@ class EncoderConfig:
         return compared | texts | {"overlap": self.overlap.as_json(), "skip": list(self.skip)}
 
     @property
+    def by_chunk(self) -> bool:
+        """Whether each vector belongs to a chunk: unit chunk, or unit token with given chunks."""
+        return self.unit == "chunk" or (self.unit == "token" and self.gran == "given")
+
+    @property
     def splitter(self) -> str:
         """The splitter of texts before tokenization: 'sentence', 'given' or empty."""
         return self.gran.splitter

@@ -65,7 +65,9 @@ class LossNotation:
     @property
     def needs(self) -> frozenset[str]:
         """The requirements of all terms on the data."""
-        return frozenset(need for term in self.terms for need in term.row.needs)
+        needed = {need for term in self.terms for need in term.row.needs}
+        scored = any(name in term.row.scored for term in self.terms for name, _ in term.settings)
+        return frozenset(needed | ({"teacher"} if scored else set()))
 
     @property
     def flags(self) -> frozenset[str]:

@@ -26,7 +26,7 @@ from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
 from lmkcli.spec.operation import options
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
-from lmkcli.spec.values import WHOLE_TEXT, Granularities, Granularity, Window
+from lmkcli.spec.values import EACH_CHUNK, FULL, WHOLE_TEXT, Granularities, Granularity, Window
 from lmkcli.training.data.examples import Examples, Tally
 from lmkcli.training.data.sources import Source, parse_source, read_sources
 from lmkcli.training.loop import tensorboard
@@ -93,10 +93,13 @@ def resolve_training(
     _check_targets(settings)
     _check_batch(settings)
     parsed = tuple(parse_source(each) for each in sources)
+    for source in parsed:
+        if source.blocks is not None:
+            raise UsageError(f"'{source.name}': blocks is for lmk pretrain; drop it")
     _check_positions(options)
-    resolved = resolve_whole(_with_first(options), offline)
+    resolved = _resolve(_with_first(options), offline)
     doc = resolved.recipe.doc
-    grans = tuple(check_gran(doc.pool, each, doc.unit) for each in _grans(options))
+    grans = tuple(check_gran(doc.pool, each, doc.unit, doc.window) for each in _grans(options))
     check_trainable(
         published_model(resolved)
     )  # fails if the result cannot be written as a model folder
@@ -104,11 +107,34 @@ def resolve_training(
     check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
-    read = None if doc.unit == "chunk" else read_sources(parsed)
+    read = None if doc.by_chunk else read_sources(parsed)
     if read:
         check_found(len(read[0]), parsed)
     _check_scores(settings.loss, read[0] if read else None, parsed)
     return ResolvedTraining(resolved, grans, parsed, read, teacher)
+
+
+def _resolve(options: RecipeOptions, offline: bool) -> ResolvedRecipe:
+    """Return the recipe of a training. With --window chunk, each chunk of a document is an input.
+
+    Otherwise a document is one input, and the new folder declares --window. With --no-normalize, the new
+    model is scored by dot products, whatever its base declares.
+    """
+    if options.normalize is False:
+        found = _resolve(replace(options, normalize=None), offline)
+        doc, query = (
+            replace(side, normalize=False, similarity="dot")
+            for side in (found.recipe.doc, found.recipe.query)
+        )
+        return found._replace(recipe=Recipe(doc, query))
+    if options.window != EACH_CHUNK:
+        return resolve_whole(options, offline)
+    resolved = resolve(options, offline)
+    if not resolved.recipe.doc.by_chunk:
+        raise UsageError(
+            "--window chunk trains on each chunk of a document by itself; add --unit chunk --gran given"
+        )
+    return resolved._replace(folder=replace(resolved.folder, window=""))
 
 
 def _check_pooler(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
@@ -178,7 +204,7 @@ def resolve_pretraining(
     resolved = resolve_whole(base_model.first, offline)
     check_encoder(resolved.folder.config, settings.objective)
     check_exportable(resolved)
-    check_layout(resolved, base_model.grans, settings)
+    check_layout(resolved, base_model.grans, settings, any(joined_sources(parsed, settings)))
     return ResolvedPretraining(parsed, resolved)
 
 
@@ -262,14 +288,17 @@ def _names(sources: Sequence[Source]) -> str:
 
 def _check_chunks(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
     doc, loss = resolved.recipe.doc, settings.loss
-    if "sequence" in LossNotation.parse(loss).needs and doc.unit != "chunk":
+    if "sequence" in LossNotation.parse(loss).needs and not doc.by_chunk:
+        unit = "" if doc.unit == "token" else "--unit chunk "
         raise UsageError(
-            f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give "
-            "documents with chunks"
+            f"--loss {loss} learns from documents in chunks; add {unit}--gran given, and give documents with "
+            "chunks"
         )
-    if doc.unit == "chunk" and doc.gran != "given":
-        raise UsageError("--unit chunk trains on the given chunks of documents; add --gran given")
-    if doc.unit == "chunk" and settings.skip_positions:
+    if doc.by_chunk and doc.gran != "given":
+        raise UsageError(
+            f"--unit {doc.unit} trains on the given chunks of documents; add --gran given"
+        )
+    if doc.by_chunk and settings.skip_positions:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
@@ -313,16 +342,28 @@ def _check_base_model(base_model: BaseModelSpec) -> None:
 def check_sources(sources: Sequence[Source]) -> None:
     """Raise UsageError for options of a source that have no effect on pre-training."""
     for source in sources:
-        if source != Source(source.name, source.weight):
+        if source != Source(source.name, source.weight, blocks=source.blocks):
             raise UsageError(
-                f"'{source.name}': pre-training uses only the option weight of a source; drop the others"
+                f"'{source.name}': pre-training uses only the options weight and blocks of a source; drop "
+                "the others"
             )
 
 
+def joined_sources(sources: Sequence[Source], settings: PretrainSettings) -> list[bool]:
+    """Return which sources are joined and cut into blocks: the option of a source goes before --blocks."""
+    return [settings.blocks if one.blocks is None else one.blocks for one in sources]
+
+
 def check_layout(
-    resolved: ResolvedRecipe, grans: tuple[Granularity, ...], settings: PretrainSettings
+    resolved: ResolvedRecipe,
+    grans: tuple[Granularity, ...],
+    settings: PretrainSettings,
+    blocks: bool,
 ) -> tuple[Granularity, ...]:
-    """Return the granularities in canonical form. Raises UsageError for unsupported combinations."""
+    """Return the granularities in canonical form. Raises UsageError for unsupported combinations.
+
+    `blocks` tells whether texts are joined.
+    """
     doc = resolved.recipe.doc
     grans = tuple(check_gran(doc.pool, each) for each in grans or filter(None, [doc.gran]))
     if len(grans) > 1 and not all(gran.tokens for gran in grans):
@@ -330,7 +371,7 @@ def check_layout(
             f"--gran {','.join(grans)}: with several granularities, lmk draws a length for each chunk; "
             "write only numbers of tokens"
         )
-    if settings.blocks and grans and not grans[0].tokens:
+    if blocks and grans and not grans[0].tokens:
         raise UsageError(
             f"--gran {grans[0]} cannot split the joined texts of --blocks; drop one of the two flags"
         )
@@ -342,13 +383,13 @@ def check_layout(
 def published_model(resolved: ResolvedRecipe) -> ResolvedRecipe:
     """Return the recipe that the trained model's folder will declare.
 
-    An extended table of positions becomes part of the model, so the recipe drops `extend`. A model does not
-    declare a unit, so 'chunk' becomes 'doc'.
+    An extended table of positions becomes part of the model, so the recipe drops `extend`. A model declares
+    neither given chunks nor the unit 'chunk', which becomes 'doc'.
     """
     recipe = resolved.recipe
     doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
-    if doc.unit == "chunk":  # the command that encodes texts selects the unit and the chunks
-        doc = replace(
-            doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else WHOLE_TEXT
-        )
+    if doc.by_chunk:  # the command that encodes texts selects the unit and the chunks
+        unit = "token" if doc.unit == "token" else "doc"
+        gran = doc.gran if open_pooler(doc.pool).chunked else WHOLE_TEXT
+        doc = replace(doc, unit=unit, gran=gran, window=FULL)
     return resolved._replace(recipe=Recipe(doc, query))

@@ -74,6 +74,12 @@ class LoopSettings(Settings):
         ),
     ] = 0.0
     weight_decay: Annotated[float, Flag("Weight decay of AdamW, for matrices only.", min=0)] = 0.01
+    adam_betas: Annotated[
+        str, Flag("Betas of AdamW.", suggest_for="--adam-beta1 --adam-beta2 --betas")
+    ] = "0.9,0.999"
+    adam_epsilon: Annotated[
+        float, Flag("Epsilon of AdamW.", min=0, suggest_for="--eps --epsilon")
+    ] = 1e-8
     max_grad_norm: Annotated[
         float,
         Flag(
@@ -116,7 +122,7 @@ class LoopSettings(Settings):
         super().__post_init__()
         limits = {"lr": 1e38, "epochs": 1e6, "steps": 1 << 31, "warmup": 1 << 31, "seed": 1 << 32}
         limits |= {"save_every": 1 << 32, "log_every": 1 << 32, "weight_decay": 1e38}
-        limits |= {"min_lr_rate": 1.0}
+        limits |= {"min_lr_rate": 1.0, "adam_epsilon": 1.0}
         for name, most in limits.items():
             if not getattr(self, name) < most:
                 raise UsageError(
@@ -124,6 +130,7 @@ class LoopSettings(Settings):
                     f"{most:g}"
                 )
 
+        read_betas(self.adam_betas)
         if self.min_lr_rate and self.schedule != "cosine":
             raise UsageError(
                 f"--min-lr-rate has no effect with --schedule {self.schedule}; use --schedule cosine"
@@ -387,6 +394,19 @@ def _check_settings(
         if getattr(settings, other) != getattr(type(settings), other):  # the default
             unused = other.replace("_", "-")
             raise UsageError(f"--{unused} has no effect with {chosen}; drop it")
+
+
+def read_betas(text: str) -> tuple[float, float]:
+    """Parse the two numbers of --adam-betas. Raises UsageError if one is not from 0 to below 1."""
+    try:
+        first, second = map(float, text.split(","))
+    except ValueError:
+        first = second = -1.0
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise UsageError(
+            f"--adam-betas {text}: write two numbers from 0 to below 1, such as 0.9,0.98"
+        )
+    return first, second
 
 
 def read_dims(text: str) -> list[int]:

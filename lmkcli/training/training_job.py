@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, lacks_weights, reduction_of
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -328,6 +328,11 @@ def describe_training(job: TrainJob) -> Iterator[str]:
         )
         yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
     yield from job.resolved.notes
+    if lacks_weights(doc.pool, job.resolved.folder):
+        yield (
+            f"pool {doc.pool}: {job.resolved.folder.name} has no weights of this pooler; the training starts "
+            f"with new ones (seed {job.settings.seed})"
+        )
     yield from _short_passages(job)
     if job.teacher:
         teacher_doc = job.teacher.recipe.doc

@@ -204,13 +204,13 @@ class Vectors(Generic[AnyRows]):
         for number in range(len(self.slices)):
             self._table(number).keep_recent(kept // len(self.slices))
             self.coded(number)
-            if self.recipe.doc.unit == "chunk":
+            if self.recipe.doc.by_chunk:
                 self._part_spans(number)
 
     @property
     def types(self) -> ArrayTypes:
         """The arrays of a part: dtype and width of each, by name."""
-        spans = SPANS if self.recipe.doc.unit == "chunk" else {}
+        spans = SPANS if self.recipe.doc.by_chunk else {}
         return {**self.codec.types(self.dim), **spans}
 
     def coded(self, number: int) -> CodedVectors[AnyRows]:
@@ -343,10 +343,21 @@ class Vectors(Generic[AnyRows]):
         return [int(total) for total in np.diff(self.starts[self._firsts])]
 
     def spans(self, row: int) -> NDArray[np.int32]:
-        """Return the character ranges of the chunks of a row in its content (unit chunk), [chunks, 2]."""
+        """Return the character ranges of the chunks of a row in its content, [chunks, 2].
+
+        The vectors belong to chunks (`EncoderConfig.by_chunk`); with unit token, several to each.
+        """
         number = int(self._owners(np.array([row]))[0])
         starts, counts = self._positions(number, np.array([row]))
-        return self._part_spans(number)[starts[0] : starts[0] + counts[0]]
+        spans = self._part_spans(number)[starts[0] : starts[0] + counts[0]]
+        return spans[chunk_starts(spans)] if self.recipe.doc.unit == "token" else spans
+
+    def live_spans(self) -> Iterator[NDArray[np.int32]]:
+        """Yield the spans of the vectors of the documents, of one part after another."""
+        for number, piece in enumerate(self.slices):
+            starts, kept = self._part_starts(number), np.flatnonzero(piece.live)
+            places = _as_slice(ranges(starts[kept], np.diff(starts)[kept]))
+            yield self._part_spans(number)[places]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the document ids of some rows.
@@ -431,6 +442,13 @@ def open_dense(
     vectors: Vectors[Any] = Vectors(folder, slices)
     vectors.require(DENSE)
     return vectors
+
+
+def chunk_starts(spans: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which vectors [n] are the first of their chunk; `spans` [n, 2] are the places of the chunks."""
+    first = np.ones(len(spans), bool)
+    first[1:] = (spans[1:] != spans[:-1]).any(axis=1)
+    return first
 
 
 def _as_slice(positions: NDArray[np.int64]) -> slice | NDArray[np.int64]:

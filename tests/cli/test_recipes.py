@@ -77,7 +77,8 @@ def test_a_recipe_runs_unchanged(
     """Only the model, the data and their sizes are replaced; all other settings are those of the recipe."""
     wanted = tomllib.loads(recipe.read_text())["train"]
     model = m2bert if "m2-bert" in wanted["model"] else tiny_model(_architecture(wanted))
-    source = str(chunked) if wanted.get("unit") == "chunk" else f"{scored},per-query=7,replace=1"
+    by_chunk = wanted.get("gran") == "given"
+    source = str(chunked) if by_chunk else f"{scored},per-query=7,replace=1"
     sizes = SMALL | ({"max-length": tiny.POSITIONS + 32} if "extend" in wanted else {})
     small = [f"--{name}={value}" for name, value in sizes.items()]
     if "query-max-length" in wanted:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from lmkcli.data.collection import Collection, Qrel, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, UsageError
-from lmkcli.evaluation.breakdown import Stratum, score_groups, strata, values_of, words
+from lmkcli.evaluation.breakdown import (
+    Stratum,
+    score_groups,
+    strata,
+    token_counter,
+    values_of,
+    words,
+)
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import ScoredRun
 
@@ -172,3 +180,16 @@ def test_a_system_without_the_collection_of_a_group_has_no_value_there() -> None
         runs, [Stratum("x", [("c", "q")]), Stratum("y", [("c", "q"), ("e", "q")])], "P@1"
     )
     assert made.rows == {"a": [0.0, None], "b": [None, None]}
+
+
+def test_lengths_in_tokens_of_a_model(
+    collection: Collection, tiny_model: Callable[[str], Path]
+) -> None:
+    """Groups of queries by the tokens of their documents (M2-BERT, Table 24)."""
+    model = str(tiny_model("bert"))
+    counts = {name: token_counter(model)(text) for name, text in TEXTS.items()}
+    assert counts["short"] < counts["long"]
+    found = values_of(f"tokens:{model}", collection, [Qrel(*each) for each in QRELS], 1)
+    assert found == {"q1": (counts["short"] + counts["long"]) / 2, "q2": counts["long"]}
+    with pytest.raises(UsageError, match="name the model of the tokenizer"):
+        values_of("tokens", collection, [Qrel(*each) for each in QRELS], 1)

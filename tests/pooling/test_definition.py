@@ -93,6 +93,22 @@ def marks_of(pooler: Pooler, positions: list[Position], hidden: int) -> list[int
     return marks
 
 
+def token_marks(
+    placer: Placer, positions: list[Position], owners: dict[int, int | None], fresh: int
+) -> list[int]:
+    """The marks of a window that have a vector of their own; chunks before `fresh` are in another window."""
+    counted = [
+        mark
+        for mark, owner in owners.items()
+        if (not placer.by_chunk if owner is None else owner >= fresh)
+    ]
+    kept = [mark for mark in counted if positions[mark].token not in placer.skip]
+    if not placer.by_chunk:
+        return kept
+    some = {owners[mark] for mark in kept}  # a chunk of skipped tokens only keeps them
+    return [mark for mark in counted if mark in kept or owners[mark] not in some]
+
+
 def wanted(placer: Placer, text: TextTokens) -> Wanted:
     block = TokenBlock.one(text.ids, text.prompt, text.ends)
     chunks = placer.chunks(block)
@@ -118,17 +134,15 @@ def wanted(placer: Placer, text: TextTokens) -> Wanted:
             owners = dict.fromkeys(owners, window[0])
         if placer.expansion is not None:
             filled = placer.limit - len(positions)
-            owners |= dict.fromkeys(range(len(positions), placer.limit))
+            alone = window[0] if placer.window == "chunk" else None
+            owners |= dict.fromkeys(range(len(positions), placer.limit), alone)
             positions += [Position(placer.expansion.token, None)] * filled
         keys: dict[int, object] = dict.fromkeys(owners, number)
         if placer.unit == "chunk":
             keys = {m: c for m, c in owners.items() if c is not None and c >= window[1]}
         elif placer.unit == "token":
             keys = {
-                mark: (number, mark)
-                for mark, owner in owners.items()
-                if (owner is None or owner >= window[1])
-                and positions[mark].token not in placer.skip
+                mark: (number, mark) for mark in token_marks(placer, positions, owners, window[1])
             }
         seen = sum(one.content for one in positions)
         fresh = bounds[window[0]][0] + seen - bounds[window[1]][0]
@@ -217,6 +231,9 @@ def test_a_block_is_placed_as_the_definition_says(case: tuple[Placer, list[TextT
         assert made.kept == expected.kept
         if placer.unit == "chunk":
             assert np.diff(made.covers, axis=1).sum() == made.kept
+        if placer.by_chunk:
+            assert len(made.covers) == made.vectors
+            assert (np.diff(made.covers[:, 0]) >= 0).all()
 
 
 @settings(max_examples=200)

@@ -152,3 +152,49 @@ def test_a_latent_attention_is_learned_with_its_encoder(
     assert all(not torch.equal(value, after[key]) for key, value in before.items())
     shutil.rmtree(tmp_path / "base")
     open_latent((tmp_path / "model" / name).parent)
+
+
+def test_a_latent_attention_starts_with_new_weights(pairs: Path, tmp_path: Path) -> None:
+    """A model without one gets 64 latents of standard normal numbers (arXiv 2601.21525, §5)."""
+    tiny.save(tmp_path / "base", "bert")
+    options = RecipeOptions(model=str(tmp_path / "base"), pool="latent", max_length=24)
+    plan = training_job.plan([str(pairs)], options, SETTINGS)
+    assert any(
+        "latent" in line and "new ones" in line for line in training_job.describe_training(plan)
+    )
+    first = [training_job.open_trainable(plan).pooling.token_head[0].latents for _ in range(2)]
+    assert torch.equal(*first)
+    assert first[0].shape == (64, tiny.WIDTH)
+    assert abs(float(first[0].detach().std()) - 1) < 0.1
+    execution.run(plan, tmp_path / "model", Report())
+    learned = open_latent(tmp_path / "model" / "latent_attn_model")
+    assert 0 < (learned.latents - first[0]).abs().max() < 1
+    found, wanted = resolve(RecipeOptions(model=str(tmp_path / "model"))).recipe.doc, plan.resolved
+    assert (found.pool, found.keep_space) == ("latent", wanted.recipe.doc.keep_space)
+    there = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=True)
+    np.testing.assert_allclose(there.encode_document(TEXTS), vectors(tmp_path / "model"), atol=1e-5)
+    resolved = resolve(options)
+    with pytest.raises(UsageError, match="lmk train --pool latent"):  # only a training creates it
+        open_encoder(resolved.recipe.doc, resolved.folder, EncodeSettings(device="cpu"))
+
+
+@pytest.mark.parametrize("first", ["plain", "pretrained as cosine"])
+def test_a_training_without_normalisation_makes_a_model_for_dot_products(
+    pairs: Path, tmp_path: Path, first: str
+) -> None:
+    """TITE's loss is of dot products (§3.4), also for a BERT that pre-training wrote as a cosine model."""
+    tiny.save(tmp_path / "base", "bert")
+    base = tmp_path / "base"
+    if first != "plain":
+        plan = training_job.plan([str(pairs)], RecipeOptions(model=str(base), pool="cls"), SETTINGS)
+        execution.run(plan, tmp_path / "cosine", Report())
+        base = tmp_path / "cosine"
+    options = RecipeOptions(model=str(base), pool="cls", normalize=False)
+    settings = replace(SETTINGS, loss="infonce", temperature=1.0)
+    execution.run(training_job.plan([str(pairs)], options, settings), tmp_path / "dot", Report())
+    made = resolve(RecipeOptions(model=str(tmp_path / "dot"))).recipe
+    for side in (made.doc, made.query):
+        assert (side.normalize, side.similarity) == (False, "dot")
+    assert np.abs(np.linalg.norm(vectors(tmp_path / "dot"), axis=1) - 1).min() > 0.01
+    with pytest.raises(UsageError, match="scored by cosine"):  # an encoding does not change a model
+        resolve(RecipeOptions(model=str(tmp_path / "base"), normalize=False))

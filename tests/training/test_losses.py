@@ -24,6 +24,11 @@ def test_a_sum_has_the_needs_and_the_flags_of_all_its_terms() -> None:
     assert loss.providers == []
 
 
+def test_a_threshold_of_scores_needs_scores() -> None:
+    assert LossNotation.parse("infonce").needs == frozenset()
+    assert LossNotation.parse("infonce:threshold=3").needs == {"teacher"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -41,6 +41,13 @@ ROWS = (
     _plot("heatmap", "heatmap", "matrix of cosines"),
     ProjectionRow("pca", "lmkcli.plugins.analysis.maps:pca", "the two principal components"),
     ProjectionRow(
+        "tsne",
+        "lmkcli.plugins.analysis.tsne_projection:tsne",
+        "t-SNE projection",
+        "umap",
+        "sklearn",
+    ),
+    ProjectionRow(
         "umap", "lmkcli.plugins.analysis.umap_projection:umap", "UMAP projection", "umap", "umap"
     ),
 )

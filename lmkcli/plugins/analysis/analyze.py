@@ -172,12 +172,14 @@ class FigureOptions(Settings):
     by: Annotated[
         str,
         Flag(
-            "map: color of a dot: doc, chunk (its number), or a field of the records.",
-            only="map",
+            "map: color of a dot: doc, chunk (its number), or a field of the records. lengths: chunk (given "
+            "chunks) or positive (of a file of examples), and characters, such as positive,characters.",
+            only="map lengths",
         ),
     ] = ""
     method: Annotated[
-        Literal["pca", "umap"], Flag("map: projection: pca, or umap (extra umap).", only="map")
+        Literal["pca", "tsne", "umap"],
+        Flag("map: projection: pca, or tsne and umap (extra umap).", only="map"),
     ] = "pca"
     output: Annotated[
         Path | None,
@@ -354,29 +356,46 @@ def _landmarks(analyze: Analyze, report: Report) -> _Computed:
 
 
 def _lengths(analyze: Analyze, report: Report) -> _Computed:
-    """A histogram over lengths that double, in tokens of a model or in words."""
-    from lmkcli.data.collection import open_collection
-
+    """A histogram over lengths that double, in tokens of a model, in words or in characters."""
+    of, unit = _texts_and_unit(analyze)
     tokenizer: Any = None
     if analyze.models:
         from lmkcli.models.tokenizer_folder import open_tokenizer
 
         resolved = analyze.resolved(_one("-m", analyze.given_models(), ""), "auto", "doc")
         tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
-    from lmkcli.plugins.analysis.documents import lengths
+    from lmkcli.plugins.analysis.documents import lengths, texts_of
 
     with report.job("lengths") as job:
-        histogram = lengths(open_collection(analyze.source), tokenizer, job)
+        histogram = lengths(texts_of(analyze.source, of), tokenizer or unit, job)
     bins = list(zip(histogram.edges, histogram.edges[1:], histogram.shares, strict=False))
     rows: list[list[Any]] = [[f"{a:,} to {b:,}", f"{share:.1%}"] for a, b, share in bins]
-    rows += [["documents", histogram.documents], ["mean", round(histogram.mean)]]
-    rows += [[name, value] for name, value in histogram.quantiles.items()]
-    labels = (f"length of a document ({histogram.what})", "documents")
+    name = {"doc": "document", "positive": "positive"}.get(of, of)
+    rows += [[f"{name}s", histogram.documents], ["mean", round(histogram.mean)]]
+    rows += [[point, value] for point, value in histogram.quantiles.items()]
+    for point, value in histogram.per_document.items():
+        rows.append([f"{name}s per document, {point}", value])
+    labels = (f"length of a {name} ({histogram.what})", f"{name}s")
     draw = _figure("histogram", histogram.edges, histogram.shares, labels)
     inputs = _inputs(analyze, "lengths", tokenizer=tokenizer and resolved.recipe.doc.tokenizer)
     return _Computed(
-        Analysis([histogram.what, "documents"], rows, histogram._asdict()), draw, inputs
+        Analysis([histogram.what, f"{name}s"], rows, histogram._asdict()), draw, inputs
     )
+
+
+def _texts_and_unit(analyze: Analyze) -> tuple[str, Literal["words", "characters"]]:
+    """The texts and the unit that --by names: 'doc', 'chunk' or 'positive', and words or characters."""
+    words = [word for word in analyze.by.split(",") if word]
+    texts = [word for word in words if word != "characters"] or ["doc"]
+    if len(texts) > 1 or texts[0] not in ("doc", "chunk", "positive"):
+        raise UsageError(
+            f"--by {analyze.by}: write chunk or positive for lengths, and characters, with a comma between"
+        )
+    if "characters" in words and analyze.models:
+        raise UsageError(
+            "--by characters has no effect with -m, which counts tokens; drop one of them"
+        )
+    return texts[0], "characters" if "characters" in words else "words"
 
 
 def _vector_map(analyze: Analyze, report: Report) -> _Computed:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
@@ -35,18 +35,18 @@ class Plot(Operation[Plotted]):
     """Draw the scores of a log over a parameter, as curves (extra `plot`).
 
     lmk looks up the parameter in the record of each run: first in the recipe, the index and the search, then
-    in the commands. The suffix of the output selects PNG, SVG or PDF. For a model folder, lmk draws the
+    in the commands. The suffix of the output selects PNG, SVG or PDF. For model folders, lmk draws the
     loss, the learning rate and the scores of development sets over the steps, also during training.
     """
 
     verb: ClassVar[str] = "plot"
 
-    log: Annotated[
-        Path,
+    logs: Annotated[
+        list[Path],
         Flag(
-            "A score log (lmk eval --log), results of lmk grid, or a folder of lmk train.",
+            "A score log (lmk eval --log), results of lmk grid, or folders of lmk train and lmk pretrain.",
             argument=True,
-            metavar="LOG|MODEL",
+            metavar="LOG|MODEL…",
             role="file",
         ),
     ]
@@ -70,6 +70,10 @@ class Plot(Operation[Plotted]):
         str | None,
         Flag("Another parameter: draw one line per value of it.", suggest_for="--hue --group-by"),
     ] = field(default=None, kw_only=True)
+    panels: Annotated[
+        Literal["measure", "collection"],
+        Flag("Draw a panel for each measure, or for each collection and measure."),
+    ] = field(default="measure", kw_only=True)
     output: Annotated[
         Path | None,
         Flag(
@@ -94,11 +98,15 @@ class Plot(Operation[Plotted]):
             return self._drawn(self.output, report)
 
     def _drawn(self, output: Path, report: Report) -> Plotted:
-        log = self.log
+        if not self.logs:
+            raise UsageError("give a score log, results of lmk grid, or a folder of lmk train")
+        if len(self.logs) > 1:
+            return self._training(self.logs, output)
+        (log,) = self.logs
         if (log / "plan.json").is_file():  # results of a grid
             log = log / "scores.jsonl"
         if log.is_dir():
-            return self._training(log, output)
+            return self._training([log], output)
         if not log.is_file():
             fault = not_a_file(log) or "no such score log; write one with lmk eval --log"
             raise DataError(f"{log}: {fault}")
@@ -106,13 +114,27 @@ class Plot(Operation[Plotted]):
             raise UsageError("--x is missing; for instance --x gran")
         return self._scores(log, self.x, output, report)
 
-    def _training(self, folder: Path, path: Path) -> Plotted:
+    def _training(self, folders: list[Path], path: Path) -> Plotted:
+        from lmkcli.evaluation.results import headings
         from lmkcli.provenance import traininglog
 
-        if useless := [name for name in ("x", "measure", "by") if getattr(self, name)]:
+        given = {"x": self.x, "measure": self.measure, "by": self.by}
+        given["panels"] = self.panels if self.panels != "measure" else None
+        if useless := [name for name, value in given.items() if value]:
             raise UsageError(f"--{useless[0]} has no effect on the curves of a training; drop it")
         draw = catalog.PLOTS.load("panels")
-        panels = traininglog.panels(folder)
+        if others := [str(each) for each in folders if not each.is_dir()]:
+            raise UsageError(
+                f"{', '.join(others)}: several inputs must be folders of trainings; plot logs one by one"
+            )
+        panels: dict[str, traininglog.Curves] = {}
+        short = headings(list(map(str, folders)))
+        for folder in folders:
+            for name, found in traininglog.panels(folder).items():
+                one = len(folders) == 1
+                prefix = "" if one else f"{short[str(folder)]} "
+                named = {f"{prefix}{key}": line for key, line in found.items()}
+                panels.setdefault(name, {}).update(named)
         draw(panels, "step", path)
         lines = [points for panel in panels.values() for points in panel.values()]
         return Plotted(path, sum(map(len, lines)), len(lines))
@@ -136,7 +158,20 @@ class Plot(Operation[Plotted]):
         if self.by and all(scorelog.setting(each, self.by) is None for each in entries):
             known = ", ".join(curves.parameters(entries))
             raise UsageError(f"--by {self.by}: no entry of {log} has it; known parameters: {known}")
-        panels = {name: curves.series(entries, x, self.by, name) for name in names}
+        groups = {"": entries}
+        if self.panels == "collection":
+            groups = _by_collection(entries)
+        panels = {
+            f"{collection} {name}".strip(): curves.series(mine, x, self.by, name)
+            for collection, mine in groups.items()
+            for name in names
+            if any(name in each["scores"] for each in mine)
+        }
+        if len(panels) > _MOST_PANELS:
+            raise UsageError(
+                f"a figure has at most {_MOST_PANELS} panels, and this one would have {len(panels):,}; "
+                "choose some measures with --measure"
+            )
         lines = [line for panel in panels.values() for line in panel.lines.values()]
         if not lines:
             known = ", ".join(curves.parameters(entries, numeric=True)) or "none"
@@ -153,3 +188,15 @@ class Plot(Operation[Plotted]):
                 f"{counted(replaced, 'point')} measured several times; the latest value is drawn"
             )
         return Plotted(path, sum(map(len, lines)), len(lines))
+
+
+def _by_collection(entries: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Short name of a collection -> its entries."""
+    from lmkcli.evaluation.results import headings
+    from lmkcli.provenance import scorelog
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        found.setdefault(scorelog.judged_by(entry), []).append(entry)
+    short = headings(list(found))
+    return {short[name]: mine for name, mine in found.items()}

@@ -65,14 +65,14 @@ class TokenStore:
 class Corpus:
     """The training data of pre-training: n numbered texts or blocks of one or more sources.
 
-    If `block` is not 0, the texts of a source are joined and cut into blocks of `block` tokens. The token
+    If `blocks` of a source is not 0, its texts are joined and cut into blocks of this many tokens. The token
     `separator`, unless None, follows each text.
     """
 
     stores: Sequence[TokenStore]
     origins: Sequence[int]  # the source of each store
     names: Sequence[str]  # the names of the sources
-    block: int = 0
+    blocks: Sequence[int] = ()  # of each source; empty: none has blocks
     separator: int | None = None
     empty: int = field(
         default=0, compare=False
@@ -84,10 +84,19 @@ class Corpus:
 
     def __getitem__(self, number: int) -> Text:
         """Return one text or block."""
-        if not self.block:
-            return self._text(number)
+        source, place = self._place(number)
+        if self.block_of(source):
+            return self._block(source, place)
+        return self._text(int(np.searchsorted(self._owners, source)) + place)
+
+    def block_of(self, source: int) -> int:
+        """Return the size of the blocks of a source; 0 if its texts stay separate."""
+        return self.blocks[source] if self.blocks else 0
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the source of a text or block, and its number in the source."""
         source = int(self.sources[number])
-        return self._block(source, number - int(np.searchsorted(self.sources, source)))
+        return source, number - int(np.searchsorted(self.sources, source))
 
     def keys(self, numbers: Longs) -> Keys:
         """Return a distinct key for each text, because any texts may share a batch."""
@@ -95,24 +104,32 @@ class Corpus:
 
     def name(self, number: int) -> str:
         """Return the name of a text or block, for messages."""
-        kind = "block" if self.block else "text"
-        source = int(self.sources[number])
-        return f"{self.names[source]} {kind} {number - int(np.searchsorted(self.sources, source))}"
+        source, place = self._place(number)
+        kind = "block" if self.block_of(source) else "text"
+        return f"{self.names[source]} {kind} {place}"
 
     @cached_property
     def lengths(self) -> Longs:
         """The number of tokens of each text or block, [n]."""
-        if not self.block:
-            return self._lengths
-        parts = [np.minimum(self.block, n - np.arange(0, n, self.block)) for n in self._streams]
-        return np.concatenate(parts)
+        parts = [self._lengths_of(source) for source in range(len(self.names))]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def _lengths_of(self, source: int) -> Longs:
+        if not (block := self.block_of(source)):
+            return np.asarray(self._lengths[self._owners == source])
+        tokens = self._streams[source]
+        return np.minimum(block, tokens - np.arange(0, tokens, block))
 
     @cached_property
     def sources(self) -> Longs:
         """The source of each text or block, [n], ascending."""
-        if not self.block:
-            return self._owners
-        counts = [-(-n // self.block) for n in self._streams]
+        texts = np.bincount(self._owners, minlength=len(self.names)).tolist()
+        counts = [
+            -(-self._streams[source] // block)
+            if (block := self.block_of(source))
+            else texts[source]
+            for source in range(len(self.names))
+        ]
         return np.repeat(np.arange(len(counts)), counts)
 
     @property
@@ -123,7 +140,9 @@ class Corpus:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of all training data, in their order; computing it reads every token."""
-        sha256 = hashlib.sha256(repr((self.block, self.separator)).encode())
+        sizes = {self.block_of(source) for source in range(len(self.names))}
+        blocks = sizes.pop() if len(sizes) == 1 else tuple(self.blocks)
+        sha256 = hashlib.sha256(repr((blocks, self.separator)).encode())
         for store, origin in zip(self.stores, self.origins, strict=True):
             sha256.update(str(origin).encode())
             for array in (store.starts - store.starts[:1] * [1, 1, 0], store.ids, store.ends):
@@ -165,8 +184,9 @@ class Corpus:
 
     def _block(self, source: int, number: int) -> Text:
         """Return block `number` of a source: tokens number * block … of its joined texts."""
-        bounds, start = self._bounds[source], number * self.block
-        stop = min(start + self.block, self._streams[source])
+        block, bounds = self.block_of(source), self._bounds[source]
+        start = number * block
+        stop = min(start + block, self._streams[source])
         first = int(np.searchsorted(self._owners, source))
         row = int(np.searchsorted(bounds, start, "right")) - 1
         pieces: list[Ints] = []
@@ -206,9 +226,15 @@ def read_corpus(
     return Corpus(stores, origins, [source.name for source in sources], empty=empty)
 
 
-def in_blocks(corpus: Corpus, size: int, separator: int | None) -> Corpus:
-    """Return the same texts, joined and cut into blocks of `size` tokens."""
-    return replace(corpus, block=size, separator=separator)
+def in_blocks(
+    corpus: Corpus, size: int, separator: int | None, chosen: Sequence[bool] | None = None
+) -> Corpus:
+    """Return the same texts; those of the chosen sources are joined and cut into blocks of `size` tokens.
+
+    By default, all sources are chosen.
+    """
+    blocks = [size if one else 0 for one in chosen or [True] * len(corpus.names)]
+    return replace(corpus, blocks=blocks, separator=separator)
 
 
 def _mapped(tokens: Tokens) -> list[TokenStore]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from lmkcli.models.decoders import language_head
@@ -13,10 +12,13 @@ from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions, masked_la
 
 
 class Mlm(nn.Module):
-    """Cross-entropy of the hidden tokens, averaged over the hidden tokens of the batch."""
+    """Cross-entropy of the hidden tokens, averaged over the hidden tokens of the batch.
+
+    The accuracy, the share of hidden tokens with the largest logit, is only logged.
+    """
 
     masking: ClassVar[Masking] = Masking(share=0.3)
-    weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0}
+    weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0, "accuracy": 0.0}
 
     def __init__(self, model: Model, options: HeadOptions) -> None:
         super().__init__()
@@ -25,9 +27,9 @@ class Mlm(nn.Module):
         self.language = language_head(encoder.config, len(table))
 
     def forward(self, encoded: EncodedTexts) -> Tensor:
-        """Return the summed loss of the hidden tokens, [1]."""
-        return torch.stack([masked_language(encoded, self.language)])
+        """Return the summed loss of the hidden tokens, and the number of correct ones, [2]."""
+        return masked_language(encoded, self.language)
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """Return the number of hidden tokens."""
-        return [sum(len(text.hidden) for text in texts)]
+        """Return the number of hidden tokens, for both parts."""
+        return [sum(len(text.hidden) for text in texts)] * 2

@@ -86,7 +86,8 @@ class Pretext(Protocol):
     """
 
     masking: ClassVar[Masking]
-    weights: ClassVar[Mapping[str, float]]  # weights of its parts, in the order of the results
+    # weights of its parts, in the order of the results; a part of weight 0 is only logged
+    weights: ClassVar[Mapping[str, float]]
 
     def __call__(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of each part, [parts]."""
@@ -124,7 +125,7 @@ class Pretraining(nn.Module):
 
 
 def masked_language(encoded: EncodedTexts, head: LanguageHead) -> Tensor:
-    """Return the summed cross-entropy of the hidden tokens.
+    """Return the summed cross-entropy of the hidden tokens, and how many of them have the largest logit, [2].
 
     Only the states of hidden tokens, [hidden, dim], enter the head.
     """
@@ -132,7 +133,7 @@ def masked_language(encoded: EncodedTexts, head: LanguageHead) -> Tensor:
     starts = np.cumsum([0, *encoded.lengths[:-1]])
     rows = [start + text.hidden for start, text in zip(starts, encoded.texts, strict=True)]
     hidden = encoded.tensor(rows)
-    return head.summed_loss(states[hidden], encoded.ids[hidden], encoded.table)
+    return head.loss_and_hits(states[hidden], encoded.ids[hidden], encoded.table)
 
 
 class PretrainBatch(NamedTuple):

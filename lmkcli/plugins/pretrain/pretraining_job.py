@@ -39,7 +39,6 @@ from lmkcli.plugins.pretrain.pretext import (
     Pretraining,
 )
 from lmkcli.spec.recipe import Recipe
-from lmkcli.spec.values import Granularity
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
 from lmkcli.training.data.inputs import SHOWN, PlacedText, TrainingSide, placed_text
@@ -52,6 +51,7 @@ from lmkcli.training.request import (
     BaseModelSpec,
     ResolvedPretraining,
     check_layout,
+    joined_sources,
     resolve_pretraining,
 )
 from lmkcli.training.settings import PretrainSettings
@@ -243,10 +243,13 @@ def planned(
     resolved = request.resolved or resolve_whole(options, offline)
     check_exportable(resolved)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
-    layout = _layout(resolved, tokenizer, base_model.grans, settings)
+    joined = joined_sources(request.sources, settings)
+    grans = check_layout(resolved, base_model.grans, settings, any(joined))
+    side = TrainingSide.of(resolved.recipe.doc, tokenizer, grans)
+    layout = TextLayout(side, grans, settings.official_quirks)
     corpus = read_corpus(request.sources, options, tokenizer, offline)
-    if settings.blocks:
-        corpus = _in_blocks(corpus, layout)
+    if any(joined):
+        corpus = _in_blocks(corpus, layout, joined)
     settings = settings.with_steps(len(corpus))
     if created:
         resolved = resolved._replace(recipe=resolved.recipe.moved(f"{base_model.architecture}"))
@@ -268,24 +271,16 @@ def _created(base_model: BaseModelSpec, seed: int, offline: bool) -> CreatedMode
     return CreatedModel(folder, identity, notes)
 
 
-def _layout(
-    resolved: ResolvedRecipe,
-    tokenizer: Tokenizer,
-    grans: tuple[Granularity, ...],
-    settings: PretrainSettings,
-) -> TextLayout:
-    doc = resolved.recipe.doc
-    grans = check_layout(resolved, grans, settings)
-    return TextLayout(TrainingSide.of(doc, tokenizer, grans), grans, settings.official_quirks)
+def _in_blocks(corpus: Corpus, layout: TextLayout, joined: Sequence[bool]) -> Corpus:
+    """Cut the joined texts of some sources into blocks.
 
-
-def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
-    """Cut the joined texts into blocks. The separator token joins texts, unless the pooler marks it."""
+    The separator token joins texts, unless the pooler marks it.
+    """
     placer = layout.side.placers[0]
     separator = None if placer.pooler.marks_separator else placer.special.separator
     if not placer.special.suffix:
         separator = None
-    return in_blocks(corpus, layout.kept(placer.limit), separator)
+    return in_blocks(corpus, layout.kept(placer.limit), separator, joined)
 
 
 def describe_pretraining(job: PretrainJob) -> Iterator[str]:
@@ -297,12 +292,12 @@ def describe_pretraining(job: PretrainJob) -> Iterator[str]:
         f"{doc.model}: {settings.objective}, pool {doc.pool}{grans}, max length {doc.max_length}, "
         f"{masking.share:.0%} of {masked} hidden"
     )
-    blocks = job.corpus.block
     for number, source in enumerate(job.sources):
         rows = job.corpus.sources == number
         tokens = int(job.corpus.lengths[rows].sum())
         cut = int((job.corpus.lengths[rows] > job.layout.kept(doc.max_length)).sum())
-        form = f"blocks of {blocks} tokens" if blocks else f"texts ({cut:,} are cut)"
+        block = job.corpus.block_of(number)
+        form = f"blocks of {block} tokens" if block else f"texts ({cut:,} are cut)"
         yield f"{source.name}: {int(rows.sum()):,} {form}, {tokens:,} tokens"
     if job.corpus.empty:
         yield f"{job.corpus.empty:,} texts without a token are left out"

@@ -59,7 +59,7 @@ class RetroMae(nn.Module):
 
     def forward(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed losses of the hidden tokens and of the decoded tokens, [2]."""
-        return torch.stack([masked_language(encoded, self.language), self.decoded(encoded)])
+        return torch.stack([masked_language(encoded, self.language)[0], self.decoded(encoded)])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """Return the number of hidden tokens and the number of decoded tokens."""

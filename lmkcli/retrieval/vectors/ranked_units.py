@@ -16,16 +16,17 @@ from lmkcli.data.collection import Shard
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.retrieval.vectors.vector_search import RowMatrix
 from lmkcli.store.parts import PartSlice
+from lmkcli.store.ragged import ranges
 from lmkcli.vectors.codec import Codec
 from lmkcli.vectors.rows import AnyRows, Ragged, RowsOut
-from lmkcli.vectors.stored import DenseVectors, StoredBlock, Vectors
+from lmkcli.vectors.stored import DenseVectors, StoredBlock, Vectors, chunk_starts
 
 Floats = NDArray[np.floating]
 AGGREGATES = ("max", "sum", "avg", "first")
 
 
 class Flat(Generic[AnyRows]):
-    """A row for every vector, in the order of the documents."""
+    """A row for every vector, in the order of the documents. Document i has the rows from `starts[i]` on."""
 
     single = True
 
@@ -33,6 +34,7 @@ class Flat(Generic[AnyRows]):
         self._vectors = vectors
         self.rows = self.total = vectors.total
         self.dim = vectors.dim
+        self.starts = vectors.starts
 
     def __iter__(self) -> Iterator[AnyRows]:
         """All vectors in blocks of bounded size."""
@@ -57,15 +59,66 @@ class Flat(Generic[AnyRows]):
 
     def owners(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the document of each vector, as a row of the folder, and the vector's number in it."""
-        starts = self._vectors.starts
-        docs = np.searchsorted(starts, rows, side="right") - 1
-        return docs, rows - starts[docs]
+        docs = np.searchsorted(self.starts, rows, side="right") - 1
+        return docs, rows - self.starts[docs]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return ids `doc#number` of some vectors; numbers count from zero."""
-        docs, numbers = self.owners(rows)
-        names = self._vectors.ids(docs)
-        return [f"{name}#{number}" for name, number in zip(names, numbers.tolist(), strict=True)]
+        return _numbered_ids(self._vectors, *self.owners(rows))
+
+
+class ChunkRows:
+    """A row for every chunk, in the order of the documents; each has the vectors of its tokens.
+
+    Document i has the rows from `starts[i]` on.
+    """
+
+    single = False
+
+    def __init__(self, vectors: DenseVectors) -> None:
+        self._vectors = vectors
+        self.total, self.dim = vectors.total, vectors.dim
+        spans = [chunk_starts(part) for part in vectors.live_spans()]
+        first = np.concatenate([np.zeros(0, bool), *spans])
+        first[vectors.starts[:-1][np.diff(vectors.starts) > 0]] = True
+        # [rows + 1]: row i has the vectors firsts[i] … firsts[i + 1] - 1
+        self._firsts = np.append(np.flatnonzero(first), self.total)
+        self.rows = len(self._firsts) - 1
+        self.starts = np.searchsorted(self._firsts, vectors.starts)
+
+    def __iter__(self) -> Iterator[Ragged]:
+        """All chunks in blocks of whole documents."""
+        row = vector = 0
+        for block in self._vectors:
+            vector += len(block.vectors)
+            stop = int(np.searchsorted(self._firsts, vector))
+            yield Ragged.of(block.vectors, np.diff(self._firsts[row : stop + 1]))
+            row = stop
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged:
+        """Return the vectors of some chunks."""
+        docs, _ = self.owners(rows)
+        unique, inverse = np.unique(docs, return_inverse=True)
+        found = self._vectors.at(unique)
+        places = found.starts[inverse] + self._firsts[rows] - self._vectors.starts[docs]
+        counts = self._firsts[rows + 1] - self._firsts[rows]
+        return Ragged.of(found.vectors[ranges(places, counts)], counts)
+
+    def owners(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the document of each chunk, as a row of the folder, and the chunk's number in it."""
+        docs = np.searchsorted(self.starts, rows, side="right") - 1
+        return docs, rows - self.starts[docs]
+
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return ids `doc#number` of some chunks; numbers count from zero."""
+        return _numbered_ids(self._vectors, *self.owners(rows))
+
+
+def _numbered_ids(
+    vectors: Vectors[Any], docs: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> list[str]:
+    names = vectors.ids(docs)
+    return [f"{name}#{number}" for name, number in zip(names, numbers.tolist(), strict=True)]
 
 
 def flat(vectors: DenseVectors) -> "DenseVectors | Flat[Ragged]":
@@ -124,7 +177,8 @@ class RankedUnits(Generic[AnyRows]):
         self.vectors, self.level, self._aggregate = vectors, level or "doc", aggregate or "max"
         self.matrix: UnitMatrix[Any] = vectors
         if level == "chunk":
-            self.matrix = Flat(vectors)
+            by_token = vectors.recipe.doc.unit == "token"
+            self.matrix = ChunkRows(vectors) if by_token else Flat(vectors)  # type: ignore[arg-type]
         elif self._aggregate != "max":  # only dense vectors have such aggregates
             self.matrix = Aggregated(vectors, self._aggregate)  # type: ignore[arg-type]
         self.identity: dict[str, str] = {}
@@ -135,7 +189,9 @@ class RankedUnits(Generic[AnyRows]):
     def share(self, shard: Shard) -> tuple["RankedUnits[AnyRows]", int]:
         """Return the ranked units of one shard's documents, and the number of its first row."""
         rows = shard.rows(self.vectors.rows)
-        first = int(self.vectors.starts[rows.start]) if self.level == "chunk" else rows.start
+        matrix, first = self.matrix, rows.start
+        if isinstance(matrix, Flat | ChunkRows):
+            first = int(matrix.starts[rows.start])
         return RankedUnits(self.vectors.share(rows), *self._settings), first
 
     def check(self, queries: AnyRows) -> None:
@@ -162,8 +218,11 @@ def _check(vectors: Vectors[Any], level: str, aggregate: str) -> None:
             f"--aggregate {aggregate}: the score of a document with several {row.rows} vectors is their "
             f"{' or '.join(row.aggregates)}; drop it"
         )
-    if level == "chunk" and unit != "chunk":
-        raise UsageError(f"--level chunk: {vectors.folder} holds vectors of unit {unit}, not chunk")
+    if level == "chunk" and not vectors.recipe.doc.by_chunk:
+        raise UsageError(
+            f"--level chunk: {vectors.folder} holds vectors of unit {unit} without chunks; encode with "
+            "--unit chunk, or with --unit token --gran given"
+        )
     if level == "chunk" and aggregate:
         raise UsageError("--level chunk ranks chunks one by one; drop --aggregate")
 

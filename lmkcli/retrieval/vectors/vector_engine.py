@@ -13,7 +13,7 @@ from lmkcli.retrieval.index import LEXICAL, Index, IndexInfo
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput, indexed_vectors, notes_of
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.retrieval.vectors.ranked_units import RankedUnits, read_numbering
+from lmkcli.retrieval.vectors.ranked_units import ChunkRows, RankedUnits, read_numbering
 from lmkcli.retrieval.vectors.vector_search import OpenedEngine, RowSearch, scoring_of
 from lmkcli.vectors.rows import AnyRows, Ragged
 from lmkcli.vectors.stored import DenseVectors
@@ -109,6 +109,11 @@ class NearestEngine(VectorEngine[Ragged]):
             raise UsageError(
                 f"--level chunk: {index.folder} contains one encoding for each document (--muvera); search "
                 "the vectors themselves, or build an index without --muvera"
+            )
+        if isinstance(units.matrix, ChunkRows):
+            raise UsageError(
+                f"--level chunk: {index.folder} finds documents with vectors of unit token, not their "
+                f"chunks; search the vectors themselves ({units.vectors.folder})"
             )
         exact = scoring_of(units.vectors.codec_name).search(units.matrix, settings)
         search = ApproximateSearch(nearest, units, numbered, exact, encoding)

@@ -226,7 +226,7 @@ class VectorIndex(Generic[AnyRows]):
         this is fast for many queries. Empty if a document has one vector.
         """
         vectors, by_chunk = self.units.vectors, self.units.level == "chunk"
-        if vectors.recipe.doc.unit != "chunk":
+        if vectors.recipe.doc.unit != "chunk" and not by_chunk:
             return {}
         names = dict.fromkeys(name for each in ids.values() for name in each)
         owner_of = {name: name.rpartition("#")[0] if by_chunk else name for name in names}

@@ -295,7 +295,7 @@ class ChunkBatches:
     def __call__(self, batch: ExampleBatch) -> TrainBatch:
         """Return this process's share. Raises DataError if every gold chunk of the batch is truncated."""
         placed = [self._placed(int(number)) for number in batch.examples]
-        kept = [document for document, _, _ in placed]
+        kept = [each.document for each in placed]
         if not any(document.queries for document in kept):
             raise DataError(
                 f"step {batch.step}: every chunk that answers a query is truncated; raise --max-length"
@@ -312,20 +312,18 @@ class ChunkBatches:
             batch.step,
             [document.id for document in kept[local]],
             PlacedTexts.of(queries, [""] * len(queries), sum(cut for _, cut in asked)),
-            _by_chunk(
-                [placement for _, placement, _ in placed[local]],
-                sum(is_cut for _, _, is_cut in placed[local]),
-            ),
+            _by_chunk(placed[local]),
             chunk_facts(kept),
         )
 
-    def _placed(self, number: int) -> tuple[Document, Placement, bool]:
-        """Return the document with only the chunks that have a vector, its inputs, and whether it is cut."""
+    def _placed(self, number: int) -> "_PlacedDocument":
+        """Return the document with only the chunks that have a vector, and its inputs."""
         document, side = self.documents[number], self.sides[self.documents.sources[number]].passage
         nonempty = np.flatnonzero([bool(chunk.strip()) for chunk in document.chunks])
         text = CHUNK_BREAK.join(document.chunks[i] for i in nonempty)
         placement, numbers, is_cut = side.place_chunk_text(text)
-        return _selected(document, nonempty[numbers]), placement, is_cut
+        chunks, counts = np.unique(numbers, return_counts=True)
+        return _PlacedDocument(_selected(document, nonempty[chunks]), placement, counts, is_cut)
 
     def _queries(self, document: Document, side: TrainingSide) -> tuple[list[Placement], int]:
         texts = [each.query for each in document.queries]
@@ -344,8 +342,22 @@ def _selected(document: Document, numbers: Ints) -> Document:
     return Document(document.id, chunks, tuple(queries))
 
 
-def _by_chunk(placements: Sequence[Placement], cut: int) -> PlacedTexts:
-    """Combine the documents, of which `cut` lost tokens; every chunk is one text with one vector."""
-    placed = PlacedTexts.of(placements, [""] * len(placements), cut)
-    chunks = int(placed.counts.sum())
-    return placed._replace(counts=torch.ones(chunks, dtype=torch.long), grans=["given"] * chunks)
+class _PlacedDocument(NamedTuple):
+    """A document with its inputs.
+
+    vectors: the number of vectors of each of its chunks: one, or one for each token. is_cut: whether the
+    document lost tokens.
+    """
+
+    document: Document
+    placement: Placement
+    vectors: Ints
+    is_cut: bool
+
+
+def _by_chunk(placed: Sequence[_PlacedDocument]) -> PlacedTexts:
+    """Combine documents; count every chunk as one text."""
+    cut = sum(each.is_cut for each in placed)
+    texts = PlacedTexts.of([each.placement for each in placed], [""] * len(placed), cut)
+    counts = np.concatenate([np.zeros(0, np.int64), *(each.vectors for each in placed)])
+    return texts._replace(counts=torch.from_numpy(counts), grans=["given"] * len(counts))

@@ -320,24 +320,46 @@ class Drawn(NamedTuple):
 class Drawing:
     """The settings of drawing passages. Each epoch draws again.
 
-    An example with too few negatives gives all that it has.
+    An example with too few negatives gives all that it has. `positive` is 'random' or 'first' of the
+    example's positives. If it is 'best', 1 + `negatives` of all passages of the example are drawn, and the
+    one with the highest teacher score is the positive (TITE, Schlatt et al. 2025, §4.1).
     """
 
     negatives: int = 7
     replace: bool = (
         False  # draw with replacement: every example with a negative gives the full number
     )
-    positive: Literal["random", "first"] = "random"
+    positive: Literal["random", "first", "best"] = "random"
 
     def draw(self, examples: Examples, number: int, epoch: int, seed: int) -> Drawn:
-        """Draw the passages of one example in one epoch."""
+        """Draw the passages of one example in one epoch.
+
+        Raises DataError if the best passage is wanted, and no drawn passage has a score.
+        """
         rng = seeded_rng(seed, "passages", epoch, number)
         first = int(examples.starts[number])
         positives = int(examples.positives[number])
         negatives = int(examples.starts[number + 1]) - first - positives
+        if self.positive == "best":
+            count = min(1 + self.negatives, positives + negatives)
+            places = first + rng.choice(positives + negatives, count, replace=False)
+            return Drawn(number, int(examples.queries[number]), *_best_first(examples, places))
         positive = int(rng.integers(positives)) if self.positive == "random" else 0
         count = self.negatives if self.replace and negatives else min(self.negatives, negatives)
         chosen = rng.choice(max(negatives, 1), count, self.replace)
         places = first + np.concatenate([[positive], positives + chosen])
         query = int(examples.queries[number])
         return Drawn(number, query, examples.passages[places], examples.scores[places])
+
+
+def _best_first(examples: Examples, places: Ints) -> tuple[Ints, NDArray[np.float32]]:
+    """Return the passages at some places and their scores, the best one first."""
+    scores = examples.scores[places]
+    if np.isnan(scores).all():
+        raise DataError(
+            "positive=best needs teacher scores, but an example has none; add scores (teacher=RUN, or "
+            "pos_scores and neg_scores), or drop positive=best"
+        )
+    best = int(np.nanargmax(scores))
+    order = np.r_[best, np.delete(np.arange(len(places)), best)]
+    return examples.passages[places][order], scores[order]

@@ -28,6 +28,7 @@ class Source:
     query_max_length: int | None = None  # positions of a query
     max_length: int | None = None  # positions of a passage
     window: Window | None = None  # a number of positions; a passage is read in as many as it needs
+    blocks: bool | None = None  # pre-training: whether its texts are joined; None: as --blocks says
     mining: Mining = field(default_factory=Mining)
     drawing: Drawing = field(default_factory=Drawing)
 
@@ -50,7 +51,7 @@ def _boolean(value: str) -> bool:
 
 
 def _positive(value: str) -> str:
-    return {"first": "first", "random": "random"}[value]
+    return {"first": "first", "random": "random", "best": "best"}[value]
 
 
 def _window(value: str) -> Window:
@@ -66,6 +67,7 @@ OPTIONS = {
     "query_max_length": _Option(Source, "query_max_length", int),
     "max_length": _Option(Source, "max_length", int),
     "window": _Option(Source, "window", _window),
+    "blocks": _Option(Source, "blocks", _boolean),
     "negatives": _Option(Mining, "negatives", str),
     "depth": _Option(Mining, "depth", str),
     "relative_margin": _Option(Mining, "relative_margin", float),
@@ -125,7 +127,7 @@ def _read_value(option: _Option, value: str, pair: str) -> object:
         return parsed
     except (KeyError, ValueError):
         forms = {
-            _boolean: "0 or 1", _positive: "random or first", int: "a whole number",
+            _boolean: "0 or 1", _positive: "random, first or best", int: "a whole number",
             _window: "a number of positions, such as 512 or even:512",
         }  # fmt: skip
         expected = forms.get(option.read, "a number")
@@ -150,6 +152,8 @@ def _checked(source: Source) -> Source:
         )
     if source.drawing.negatives < 0 or not 0 <= source.weight < math.inf:
         raise UsageError(f"'{source.name}': weight and per-query must be finite and at least 0")
+    if source.drawing.positive == "best" and source.drawing.replace:
+        raise UsageError(f"'{source.name}': replace has no effect with positive=best; drop it")
     lengths = (source.max_length, source.query_max_length)
     if any(length is not None and length < 1 for length in lengths):
         raise UsageError(f"'{source.name}': a length must be at least 1")

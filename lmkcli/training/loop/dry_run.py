@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from torch import nn
 
+from lmkcli.models.devices import peak_bytes
 from lmkcli.progress import Report
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
 from lmkcli.training.data.inputs import PlacedText
 from lmkcli.training.loop.development import Dev
 from lmkcli.training.loop.execution import Job, Start, open_trainer
-from lmkcli.training.loop.trainer import peak_bytes
 from lmkcli.training.step.optimizer import rounded
 
 TIMED = 5  # number of timed steps, after one warm-up step

@@ -22,17 +22,16 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
-from lmkcli.models.devices import choose_device
+from lmkcli.models.devices import choose_device, peak_bytes
 from lmkcli.models.exact_weights import exact_value
 from lmkcli.models.files import loading
 from lmkcli.progress import Report
-from lmkcli.system.hardware import peak_memory
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.checkpoints import WEIGHTS
 from lmkcli.training.loop.development import Dev, best
 from lmkcli.training.loop.tensorboard import Board
 from lmkcli.training.objectives.objective import Loss
-from lmkcli.training.settings import LoopSettings
+from lmkcli.training.settings import LoopSettings, read_betas
 from lmkcli.training.step.distributed import (
     any_process,
     broadcast_scores,
@@ -129,7 +128,10 @@ class LossTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create AdamW over the float32 weights."""
         groups = parameter_groups(self._module, self._settings.weight_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=self._settings.lr)
+        settings = self._settings
+        self.optimizer = torch.optim.AdamW(
+            groups, settings.lr, read_betas(settings.adam_betas), settings.adam_epsilon
+        )
         return self.optimizer
 
     def training_step(
@@ -338,13 +340,6 @@ def _schedule(settings: LoopSettings) -> dict[str, Any]:
         return {"lr_scheduler_type": settings.schedule}
     floor = {"min_lr_rate": settings.min_lr_rate}
     return {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": floor}
-
-
-def peak_bytes() -> int:
-    """Return the peak memory of this process in bytes, or of its GPU if it trains on one."""
-    if torch.cuda.is_available() and torch.cuda.memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    return peak_memory()
 
 
 def _short(value: Any) -> Any:

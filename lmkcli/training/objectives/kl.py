@@ -23,10 +23,11 @@ class KL:
     """Cross-entropy of teacher and student over a query's own passages, plus InfoNCE over all.
 
     The cross-entropy uses only passages with a teacher score. A query without such passages contributes to
-    InfoNCE only.
+    InfoNCE only. The cross-entropy is the KL divergence plus the entropy of the teacher, a constant.
     """
 
     temperature: float = 0.0  # 0: 0.02, or 1 for late interaction
+    infonce: float = 1.0  # the weight of InfoNCE; 0 for distillation alone
 
     needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
 
@@ -34,10 +35,12 @@ class KL:
         """Return the sum of both parts."""
         teacher = given(facts.teacher, "teacher scores")
         values = logits(queries, passages, self.temperature, single=0.02)
-        infonce = contrastive(values, facts)
         distillation = _cross_entropy(own(values, facts), teacher)
+        if not self.infonce:
+            return Loss(distillation, {"kl": distillation.detach()})
+        infonce = contrastive(values, facts)
         parts = {"kl": distillation.detach(), "infonce": infonce.detach()}
-        return Loss(distillation + infonce, parts)
+        return Loss(distillation + self.infonce * infonce, parts)
 
 
 def _cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:

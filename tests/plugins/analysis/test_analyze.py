@@ -112,6 +112,21 @@ def test_values_that_are_all_the_same_have_no_correlation() -> None:
         assert list(analyze._groups(found, "chunk")) == [["correlation with it", 3, *wanted]]
 
 
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+def test_a_map_by_tsne_has_a_fixed_seed(lmk: Lmk, chunks: Path) -> None:
+    maps = [lmk("analyze", "map", chunks, "--method", "tsne", "--json").json for _ in range(2)]
+    assert maps[0] == maps[1]
+    assert len({(dot["x"], dot["y"]) for dot in maps[0]}) == len(maps[0]) > 3
+
+
+def test_lengths_in_characters_are_not_those_of_tokens(lmk: Lmk, beir: Path) -> None:
+    shown = lmk("analyze", "lengths", beir, "--by", "characters").out
+    assert shown.split()[0] == "characters"
+    err = lmk("analyze", "lengths", beir, "--by", "characters", "-m", "minilm", code=2).err
+    assert "no effect with -m" in err
+    assert "--by colour" in lmk("analyze", "lengths", beir, "--by", "colour", code=2).err
+
+
 @pytest.mark.skipif(find_spec("umap") is not None, reason="UMAP is installed")
 def test_umap_that_is_not_installed_names_its_extra(lmk: Lmk, chunks: Path) -> None:
     refused = lmk("analyze", "map", chunks, "--method", "umap", code=3)

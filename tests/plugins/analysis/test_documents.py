@@ -1,10 +1,10 @@
 """Lengths of documents: bins of doubling width that contain each document once."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from lmkcli.data.collection import open_collection
 from lmkcli.plugins.analysis import documents
 from lmkcli.progress import Report
 
@@ -20,9 +20,30 @@ def test_lengths_in_words(tmp_path: Path) -> None:
     texts = ["w " * 10, "w " * 63, "w " * 64, "w " * 300]
     lines = [f'{{"_id": "{n}", "text": "{text.strip()}"}}\n' for n, text in enumerate(texts)]
     (tmp_path / "corpus.jsonl").write_text("".join(lines))
-    found = documents.lengths(open_collection(str(tmp_path / "corpus.jsonl")), None, Report())
+    found = documents.lengths(
+        documents.texts_of(str(tmp_path / "corpus.jsonl"), "doc"), "words", Report()
+    )
     assert found.what == "words"
     assert found.edges == [0, 64, 128, 256, 512]
     assert found.shares == [0.5, 0.25, 0, 0.25]
     assert found.mean == pytest.approx(109.25)
     assert found.quantiles["max"] == 300
+    assert found.per_document == {}
+
+
+def test_lengths_of_chunks_and_of_positives(tmp_path: Path) -> None:
+    """Chunks per document and their lengths (ConTEB, Table 3), positives in characters (LMK, Table 16)."""
+    docs = [{"_id": "a", "chunks": ["one two", "three"]}, {"_id": "b", "chunks": ["x"] * 4}]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(each) + "\n" for each in docs))
+    chunks = documents.texts_of(str(tmp_path / "corpus.jsonl"), "chunk")
+    found = documents.lengths(chunks, "words", Report())
+    assert (found.documents, found.mean, found.quantiles["max"]) == (6, pytest.approx(7 / 6), 2)
+    assert (found.per_document["mean"], found.per_document["median"]) == (3, 3)
+    pairs = [
+        {"query": "q", "pos": ["abc", "de"], "neg": ["long " * 50]},
+        {"query": "r", "pos": ["f"]},
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in pairs))
+    positives = documents.texts_of(str(tmp_path / "pairs.jsonl"), "positive")
+    found = documents.lengths(positives, "characters", Report())
+    assert (found.documents, found.mean, found.quantiles["median"]) == (3, 2, 2)

@@ -49,6 +49,22 @@ def test_blocks_hold_every_token_once(corpus: Corpus, size: int, separator: int 
     assert blocks.lengths.tolist() == [len(ids) for _, ids in wanted]
 
 
+def test_only_chosen_sources_are_in_blocks(corpus: Corpus) -> None:
+    """M2-BERT mixes single texts and blocks of the same length (§4.2)."""
+    mixed = in_blocks(corpus, 2, 99, [False, True])
+    assert [mixed[i].ids.tolist() for i in range(len(mixed))] == [
+        *([1, 2, 3], [4], [5, 6]), *([7, 8], [9, 10], [11]),
+    ]  # fmt: skip
+    assert mixed.lengths.tolist() == [3, 1, 2, 2, 2, 1]
+    assert mixed.sources.tolist() == [0, 0, 0, 1, 1, 1]
+    assert [mixed.name(i) for i in (1, 3)] == ["a text 1", "b block 0"]
+    other = in_blocks(corpus, 2, 99, [True, False])
+    assert [other[i].ids.tolist() for i in range(len(other))] == [
+        *([1, 2], [3, 99], [4, 99], [5, 6]), [7, 8, 9, 10, 11],
+    ]  # fmt: skip
+    assert len({mixed.digest, other.digest, corpus.digest, in_blocks(corpus, 2, 99).digest}) == 4
+
+
 def test_the_digest_is_that_of_the_texts(corpus: Corpus) -> None:
     same = Corpus([store([1, 2, 3], [], [4]), *corpus.stores[1:]], [0, 0, 1], ["c", "d"])
     assert corpus.digest == same.digest

@@ -1,8 +1,12 @@
 """lmk pretrain on the command line: an encoder and its vectors; and a new model from a file."""
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests import tiny
 from tests.conftest import Lmk
@@ -90,3 +94,78 @@ def test_missing_arguments_are_reported(
     (tmp_path / "none.json").write_text(json.dumps(few))
     assert "has vocab_size 9" in lmk("pretrain", beir, *words, *out, code=3).err
     assert not (tmp_path / "model").exists()
+
+
+def test_the_log_has_the_accuracy_of_masked_tokens_and_curves_share_a_figure(
+    lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    """M2-BERT, Table 7 and Figure 4: accuracies of two pre-trainings, in one figure."""
+    words = ("pretrain", beir, "-m", tiny_model("bert"), "--objective", "mlm", "--max-length", 32)
+    more = ("--steps", 60, "--batch-size", 8, "--dtype", "fp32", "--log-every", 20)
+    lmk(*words, *more, "--lr", 5e-3, "-o", tmp_path / "fast")
+    lmk(*words, *more, "--lr", 1e-9, "-o", tmp_path / "slow")
+    logs = {
+        name: [json.loads(line) for line in (tmp_path / name / "log.jsonl").open()]
+        for name in ("fast", "slow")
+    }
+    last = {name: lines[-1]["accuracy"] for name, lines in logs.items()}
+    assert 0 <= last["slow"] < last["fast"] <= 1
+    assert logs["fast"][-1]["loss"] == pytest.approx(logs["fast"][-1]["mlm"], rel=1e-5)
+    drawn = lmk("plot", tmp_path / "fast", tmp_path / "slow", "-o", tmp_path / "both.svg").out
+    assert drawn.endswith(": 18 points, 6 lines\n")  # loss, learning rate and accuracy of each
+    err = lmk(
+        "plot", tmp_path / "fast", beir / "corpus.jsonl", "-o", tmp_path / "x.svg", code=2
+    ).err
+    assert "must be folders of trainings" in err
+
+
+def test_sources_are_mixed_as_blocks_and_single_texts(
+    lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("-m", tiny_model("bert"), "--max-length", 32, *FEW, "--sampling-temperature", "inf")
+    adam = ("--adam-betas", "0.9,0.98", "--adam-epsilon", 1e-6, "-o", tmp_path / "model")
+    sources = (f"{beir},blocks=1,weight=7", f"{beir},blocks=0,weight=3")
+    said = lmk("pretrain", *sources, *words, *adam).err
+    assert re.search(r"\d+ blocks of 30 tokens", said)
+    assert re.search(r"60 texts \(\d+ are cut\)", said)
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert (record["settings"]["adam_betas"], record["settings"]["adam_epsilon"]) == (
+        "0.9,0.98",
+        1e-6,
+    )
+    for betas in ("0.9", "0.9,1", "a,b", "0.9,0.98,0.1"):
+        err = lmk("pretrain", *sources, *words, "--adam-betas", betas, "-o", "m", code=2).err
+        assert f"--adam-betas {betas}: write two numbers" in err
+    err = lmk("train", f"{beir}:test,blocks=1", "-m", tiny_model("bert"), "-o", "m", code=2).err
+    assert "blocks is for lmk pretrain" in err
+
+
+RECIPES = [
+    path
+    for path in sorted((Path(__file__).parents[3] / "examples").glob("*.toml"))
+    if "pretrain" in tomllib.loads(path.read_text())
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_runs_with_narrow_layers(
+    lmk: Lmk, beir: Path, recipe: Path, tmp_path: Path
+) -> None:
+    """Only the widths, the length and the sizes are replaced; all other settings are those of the recipe."""
+    wanted = tomllib.loads(recipe.read_text())["pretrain"]
+    shape = json.loads((recipe.parents[1] / wanted["architecture"]).read_text())
+    widths = ("hidden_size", "hidden_sizes", "intermediate_size", "intermediate_sizes")
+    narrow = shape | {key: shape[key] // 16 for key in widths if key in shape}
+    narrow |= {"vocab_size": tiny.VOCABULARY}
+    narrow |= {key: 64 for key in ("long_conv_l_max", "max_position_embeddings") if key in shape}
+    (tmp_path / "narrow.json").write_text(json.dumps(narrow))
+    tiny.wordpiece(markers="tite" not in recipe.stem).save_pretrained(tmp_path / "tokenizer")
+    words = ("--architecture", tmp_path / "narrow.json", "--tokenizer", tmp_path / "tokenizer")
+    more = ("--max-length", 64, "--device", "cpu", *FEW, "-o", tmp_path / "model")
+    lmk("pretrain", beir, "--config", recipe, *words, *more)
+    training = json.loads((tmp_path / "model" / "training.json").read_text())
+    small = {"steps", "batch_size", "dtype", "max_length", "architecture", "tokenizer", "device"}
+    given = {name.replace("-", "_"): value for name, value in wanted.items()}
+    kept = {name: value for name, value in given.items() if name not in small}
+    assert kept.keys() >= {"objective", "lr", "warmup", "schedule"}
+    assert {name: training["settings"][name] for name in kept} == kept

@@ -302,7 +302,7 @@ def test_other_refusals(beir: Path, tiny_model: Models, architecture: Path, tmp_
         plan([str(beir)], BaseModelSpec(RecipeOptions()), FAST)
     with pytest.raises(UsageError, match="--tokenizer"):
         plan([str(beir)], BaseModelSpec(RecipeOptions(model=model), architecture, model), FAST)
-    with pytest.raises(UsageError, match="only the option weight"):
+    with pytest.raises(UsageError, match="only the options weight and blocks"):
         plan([f"{beir},per_query=1"], BaseModelSpec(RecipeOptions(model=model, pool="cls")), FAST)
     (tmp_path / "none.jsonl").write_text('{"id": "a", "text": ""}\n')
     with pytest.raises(DataError, match="no text"):

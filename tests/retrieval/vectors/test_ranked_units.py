@@ -379,7 +379,7 @@ def test_vectors_of_other_units_have_no_passages(folder: Folder) -> None:
 
 def test_levels_and_aggregates_without_an_effect(folder: Folder, tmp_path: Path) -> None:
     folder.fill("token", several(2, 5).take(np.arange(4)))
-    with pytest.raises(UsageError, match="unit token, not chunk"):
+    with pytest.raises(UsageError, match="unit token without chunks"):
         folder.search(level="chunk")
     with pytest.raises(UsageError, match="several vectors each"):
         folder.search(aggregate="sum")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmkcli.errors import DataError
 from lmkcli.training.data.batches import pair_facts
 from lmkcli.training.data.examples import Example, Examples, ScoredText
 from lmkcli.training.data.sampling import Drawing, Drawn
@@ -63,6 +64,25 @@ def test_the_first_positive_can_be_asked_for() -> None:
     examples = pack(("q", "abc", ""))
     drawing = Drawing(positive="first")
     assert {letters(examples, drawing.draw(examples, 0, epoch, 0)) for epoch in range(20)} == {"a"}
+
+
+def test_the_best_of_all_drawn_passages_is_the_positive() -> None:
+    """TITE, §4.1 and §3.4: some of a query's passages, and the one with the highest score is the positive."""
+    examples = pack(("q", "m", "uvwxabc"))  # the score of a letter is its number
+    drawn = [
+        letters(examples, Drawing(3, positive="best").draw(examples, 0, n, 1)) for n in range(300)
+    ]
+    assert {len(set(each)) for each in drawn} == {4}
+    assert all(each[0] == max(each) for each in drawn)
+    counts = Counter("".join(drawn))
+    assert all(120 < counts[letter] < 180 for letter in "muvwxabc")  # all alike, half of the draws
+    few = Drawing(9, positive="best").draw(examples, 0, 0, 0)
+    assert sorted(letters(examples, few)) == sorted("muvwxabc")
+    assert [chr(int(score)) for score in few.scores] == [*letters(examples, few)]
+    bare = ScoredText("a", math.nan)
+    unscored = Examples.gather([[Example("0", "q", (bare,), ())]])
+    with pytest.raises(DataError, match="positive=best needs teacher scores"):
+        Drawing(positive="best").draw(unscored, 0, 0, 0)
 
 
 ROWS = st.lists(

@@ -157,6 +157,27 @@ def plain_margin(case: Case, _: float) -> float:
     return mean(errors)
 
 
+def plain_all_margins(case: Case, _: float) -> float:
+    """TITE's Margin-MSE (Schlatt et al. 2025, §3.4): every pair of a query's passages."""
+    errors = []
+    for q in range(3):
+        rows = [(case.score(q, p), score) for p, score in scored(case, q)]
+        for i, (first, wanted) in enumerate(rows):
+            errors += [(first - s - (wanted - y)) ** 2 for s, y in rows[i + 1 :]]
+    return mean(errors)
+
+
+def plain_threshold(case: Case, tau: float, threshold: float = 2.5) -> float:
+    """Own passages are negatives if the teacher's score is lower by more than the threshold."""
+    terms = []
+    for q, group in enumerate(case.groups):
+        known = dict(zip(group, case.teacher[q], strict=True))
+        close = {p for p in group[1:] if known[group[0]] - known[p] <= threshold}
+        allowed = [p for p in range(8) if (q, p) not in case.excluded and p not in close]
+        terms.append(surprise({p: case.score(q, p) / tau for p in allowed}, group[0]))
+    return mean(terms)
+
+
 def plain_opl(case: Case, _: float) -> float:
     pairs = [(q, p, i == 0) for q, group in enumerate(case.groups) for i, p in enumerate(group)]
     return mean([(case.score(q, p) - label) ** 2 for q, p, label in pairs])
@@ -200,7 +221,10 @@ ORACLES: list[tuple[str, dict[str, Any], Callable[..., float], float, float | No
     ("m3-kd", {}, plain_m3, 0.02, 1.0),
     ("kl", {}, plain_kl, 0.02, 1.0),
     ("late-kd", {}, plain_late_kd, 1.0, 1.0),
+    ("kl", {"infonce": 0.0}, lambda *given: plain_kl(*given) - plain_infonce(*given), 0.02, 1.0),
     ("margin-mse", {}, plain_margin, 1.0, 1.0),
+    ("margin-mse", {"pairs": "all"}, plain_all_margins, 1.0, 1.0),
+    ("infonce", {"threshold": 2.5}, plain_threshold, 0.02, 1.0),
     ("opl", {}, plain_opl, 1.0, None),
     ("prediction", {}, plain_prediction, 1.0, None),
     ("insent", {}, plain_insent, 0.05, 1.0),
