@@ -3,27 +3,32 @@
     python benchmarks/tite.py                          # bf16, CPU
     python benchmarks/tite.py --dtype fp32 --texts 128
     python benchmarks/tite.py --only BERT "TITE 2 late" --repeats 9
+    python benchmarks/tite.py --device cuda --texts 50000 --collection msmarco-passage/dev/small
 
-The models have the published shapes with random weights. The tokens are random, with the lengths of MS
-MARCO's queries (mean 8) and passages (mean 70): only the speed has a meaning, not the vectors. All models
-take turns. Ratios compare medians of this run with BERT with lmk's packed attention. Tokenizing is not
+The models have the published shapes with random weights. By default, the tokens are random, with the lengths
+of MS MARCO's queries (mean 8) and passages (mean 70): only the speed has a meaning, not the vectors. With
+--collection, they are those of real queries and passages, cut at 32 and 512 tokens as in the paper. The rows
+of transformers compute with padding, those of lmk without; TITE has only lmk's attention. All models take
+turns. Ratios compare medians of this run with BERT with lmk's packed attention. Tokenizing is not
 included.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.artifact import manifest
+from lmkcli.data.collection import open_collection
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
 from lmkcli.models.transformer import Transformer
@@ -51,10 +56,18 @@ TITES: dict[str, dict[str, Any]] = {
     "TITE 2 late, post": {"kernel_sizes": LATE_2, "pooling_location": "post"},
     "TITE 2 late, upscaled": {"kernel_sizes": LATE_2, **UPSCALED},
 }
-BERT, DISTILBERT, FUNNEL = (
+BERT, DISTILBERT, FUNNEL, MODERNBERT = (
     transformers.BertConfig(vocab_size=WORDS),
     transformers.DistilBertConfig(vocab_size=WORDS),
     transformers.FunnelConfig(vocab_size=WORDS),
+    transformers.ModernBertConfig(
+        vocab_size=WORDS,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    ),
 )
 
 
@@ -95,9 +108,9 @@ class Bench:
 
         return run
 
-    def padded(self, config: Any, base: Any = AutoModel.from_config) -> Run:
+    def padded(self, config: Any, base: Any = AutoModel.from_config, **more: str) -> Run:
         """Return an encoder of transformers with its own code, in padded batches of similar lengths."""
-        model = base(config).to(self.device, TORCH_DTYPES[self.dtype]).eval()
+        model = base(deepcopy(config), **more).to(self.device, TORCH_DTYPES[self.dtype]).eval()
 
         def run(sequences: Sequences) -> None:
             for pack in self._packs(sequences, padded=True):
@@ -121,8 +134,13 @@ class Bench:
         rows: dict[str, Callable[[], Run]] = {
             "BERT": lambda: self.packed(BERT),
             "BERT, transformers (sdpa)": lambda: self.padded(BERT),
+            "BERT, transformers (eager)": lambda: self.padded(BERT, attn_implementation="eager"),
             "DistilBERT": lambda: self.packed(DISTILBERT),
             "DistilBERT, transformers (sdpa)": lambda: self.padded(DISTILBERT),
+            "DistilBERT, transformers (eager)": lambda: self.padded(
+                DISTILBERT, attn_implementation="eager"
+            ),
+            "ModernBERT": lambda: self.packed(MODERNBERT),
             "Funnel, transformers (eager)": lambda: self.padded(
                 FUNNEL, transformers.FunnelBaseModel
             ),
@@ -140,6 +158,22 @@ def texts(count: int) -> dict[str, Sequences]:
     return {
         name: [random.integers(1000, WORDS, n).astype(np.int32) for n in ns]
         for name, ns in lengths.items()
+    }
+
+
+def real_texts(collection: str, tokenizer: str, count: int) -> dict[str, Sequences]:
+    """Return the tokens of the first queries and passages of a collection, cut as in the paper (§4.1)."""
+    tokenize = AutoTokenizer.from_pretrained(tokenizer)
+    opened = open_collection(collection)
+
+    def read(texts: Iterable[str], longest: int) -> Sequences:
+        some = list(islice(texts, count))
+        found = tokenize(some, truncation=True, max_length=longest)["input_ids"]
+        return [np.array(ids, np.int32) for ids in found]
+
+    return {
+        "queries": read((query.text for query in opened.queries()), 32),
+        "passages": read((doc.content for doc in opened.docs()), 512),
     }
 
 
@@ -164,12 +198,18 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16", choices=["fp32", "bf16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--collection", help="its first passages and queries instead of random tokens"
+    )
+    parser.add_argument("--tokenizer", default="google-bert/bert-base-uncased")
     parser.add_argument("--only", nargs="+", help="only these rows (and BERT, the reference)")
     args = parser.parse_args()
     bench = Bench(args.dtype, args.device)
     wanted = {"BERT", *args.only} if args.only else set(bench.models())
     runs = {name: make() for name, make in bench.models().items() if name in wanted}
     read = texts(args.texts)
+    if args.collection:
+        read = real_texts(args.collection, args.tokenizer, args.texts)
     took = {kind: medians(runs, read[kind], args.repeats) for kind in read}
     show(args, read, took)
 
