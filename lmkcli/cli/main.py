@@ -2,6 +2,8 @@
 
 import atexit
 import gc
+import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -95,6 +97,9 @@ def root(
 ) -> None:
     """Dense retrieval over documents of any length: tokenize, encode, index, search, eval."""
     console.quiet = quiet
+    if quiet:  # libraries such as ir_datasets also print progress
+        logging.disable(logging.INFO)
+        os.environ.setdefault("TQDM_DISABLE", "1")
     console.verbose = verbose
 
 

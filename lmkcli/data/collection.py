@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, unquote
 
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known_collections
@@ -39,6 +40,7 @@ FILE_SUFFIXES = frozenset(
 CHUNK_BREAK = (
     "\f"  # a form feed in a document's text separates chunks that the collection itself defines
 )
+_ESCAPED = "./"  # in a run, the start of the id of a file with white space
 _NEAR = 30  # characters of a text that a message shows on either side of a place
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")  # not allowed in ids
 
@@ -51,7 +53,7 @@ class Doc(NamedTuple):
     """
 
     id: str
-    """The id in runs and judgements: no white space, unique in its collection."""
+    """The id in runs and judgements, unique in its collection. Only that of a file can have white space."""
     text: str
     """The text without the title."""
     title: str = ""
@@ -178,6 +180,14 @@ class Collection(ABC):
         """Lines for people about how the collection is read, for what has been opened so far."""
         return []
 
+    def summary(self) -> str:
+        """One line for people about what has been left out so far; empty if the caller may list it."""
+        return ""
+
+    def guessed_encodings(self) -> dict[str, str]:
+        """File -> its encoding, for the files read so far whose encoding lmk had to guess."""
+        return {}
+
     def places(self, doc_id: str) -> list[str]:
         """The places of the documents with an id, for error messages; empty if they cannot be found."""
         return []
@@ -298,8 +308,8 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     '-' is stdin. './x', an absolute path, an existing path with a slash and any file name are read from
     disk. 'folder:x' is a folder with one document per file; a file that is a document, or an archive of
     documents, is opened in the same way. 'irds:' forces ir_datasets and 'hf:' the Hugging Face hub: a known
-    collection, or any dataset 'hf:owner/name'. Any other name is a known collection, or else a folder of that
-    name.
+    collection, or any dataset 'hf:owner/name'. Any other name is a folder of that name with documents, or a
+    known collection, or else a folder.
     'name,key=value' passes options to the source; 'name,subset=100' has some documents (SubsetCollection).
     `fields` are the text fields of a record joined by
     '+', `context` the field with the contexts of its chunks. Raises UnknownName with similar names.
@@ -360,7 +370,7 @@ def _source_of(head: str) -> tuple[str, str]:
     on_disk = os.path.isfile(path) or (os.path.exists(path) and "/" in path)
     if on_disk or Path(path).suffix in FILE_SUFFIXES:
         return "files", head
-    if os.path.isdir(path) and not is_known(path):
+    if os.path.isdir(path) and (has_documents(path) or not is_known(path)):
         return "files", f"./{head}"
     if members := known_collections.members(head):
         raise UsageError(
@@ -372,6 +382,21 @@ def _source_of(head: str) -> tuple[str, str]:
     if facts and layout and (facts.source == "hub" or layout.mirrored):
         return "hub", head
     return "irds", head
+
+
+def has_documents(folder: str) -> bool:
+    """Whether a folder itself contains a corpus, queries or documents.
+
+    Its name then refers to it, even if it is also the name of a known collection. A folder with artifacts
+    alone, which may be named after their collection, contains no documents.
+    """
+    names = [] if os.path.exists(os.path.join(folder, "manifest.json")) else os.listdir(folder)
+    suffixes = {suffix for row in catalog.READERS.values() for suffix in row.suffixes}
+    return any(
+        not name.startswith(".")
+        and (name.split(".")[0] in ("corpus", "queries") or Path(name).suffix.lower() in suffixes)
+        for name in names
+    )
 
 
 def is_known(name: str) -> bool:
@@ -427,6 +452,28 @@ def check_id(identifier: str, where: str, what: str = "document") -> str:
             "which other tools would read differently; remove it"
         )
     return identifier
+
+
+def escaped_id(identifier: str) -> str:
+    """The id of a document as a TREC run contains it, without white space.
+
+    Only the id of a file can contain white space. It is written as './' and the id with percent escapes:
+    './my%20notes.txt'. Other ids are unchanged. `unescaped_id` returns the id again.
+    """
+    if identifier.split() == [identifier] and not _is_escaped(identifier):
+        return identifier
+    return _ESCAPED + "".join(
+        quote(each, safe="") if each.isspace() or each == "%" else each for each in identifier
+    )
+
+
+def unescaped_id(identifier: str) -> str:
+    """The id of a document that a TREC run contains."""
+    return unquote(identifier.removeprefix(_ESCAPED)) if _is_escaped(identifier) else identifier
+
+
+def _is_escaped(identifier: str) -> bool:
+    return identifier.startswith(_ESCAPED) and "%" in identifier
 
 
 def check_text(text: str, where: str = "") -> None:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmkcli.data import hub_layouts, known_collections
-from lmkcli.data.collection import Doc, Query, check_id, join_chunks, map_id
+from lmkcli.data.collection import (
+    CONTROL_CHARACTERS,
+    Doc,
+    Query,
+    check_id,
+    join_chunks,
+    map_id,
+    unescaped_id,
+)
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.text.formatting import listed
 
@@ -143,6 +151,13 @@ class Fields:
                 raise DataError(f"{where}: the {what} id is {shown}; write it as a string")
             value = str(value)
         return check_id(map_id(value) if self.map_ids else value, where, what)
+
+    def ranked_id(self, value: object, where: str) -> str:
+        """The id of a document in a run or in judgements; that of a file may be escaped or contain spaces."""
+        if not isinstance(value, str) or self.map_ids or CONTROL_CHARACTERS.search(value):
+            return self.id(value, where, "document")
+        value = unescaped_id(value)
+        return value if value.strip() else self.id(value, where, "document")
 
     def _context(self, record: Record, where: str) -> str | tuple[str, ...]:
         """The contexts of a document's chunks: one text, or one for each; '' for null."""

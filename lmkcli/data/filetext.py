@@ -29,6 +29,10 @@ class FileReader(Protocol):
     def __call__(self, data: bytes, encoding: str) -> FileText: ...
 
 
+class WrongEncoding(DataError):
+    """The bytes of a file are text in another encoding than the one that was named."""
+
+
 def check_encoding(name: str) -> None:
     """Raise UsageError if Python has no text encoding of this name."""
     try:
@@ -44,24 +48,28 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
     """Decode the bytes of a text file.
 
     A byte order mark has the highest priority, then the encoding that the file declares, then `encoding`.
-    Raises DataError if the bytes have another encoding or are not text.
+    Raises WrongEncoding if the bytes have another encoding, and DataError if they are not text.
     """
-    marks = (name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark))
-    declared = next(marks, declared)
-    try:
-        text = data.decode(declared or encoding)
-    except UnicodeError as error:
-        if b"\0" in data:
-            raise DataError("is binary, not text") from None
-        place = f" (byte {error.start + 1:,})" if isinstance(error, UnicodeDecodeError) else ""
-        if declared:
-            raise DataError(
-                f"declares the encoding {declared} but has another one{place}; correct the declaration, "
-                "or save the file in that encoding"
-            ) from None
-        raise DataError(
-            f"is not {encoding}{place}; name its encoding, such as ',encoding=cp1252'"
-        ) from None
-    if "\0" in text:
-        raise DataError("is binary, not text")
-    return text.replace("\r\n", "\n")
+    mark = next((name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
+    tried = [mark] if mark else [*filter(None, (declared, encoding))]
+    failure: UnicodeError | None = None
+    for each in tried:
+        try:
+            text = data.decode(each)
+        except UnicodeError as error:
+            failure = failure or error
+            continue
+        if "\0" in text:
+            raise DataError("is binary, not text")
+        return text.replace("\r\n", "\n")
+    if b"\0" in data:
+        raise DataError("is binary, not text") from failure
+    place = f" (byte {failure.start + 1:,})" if isinstance(failure, UnicodeDecodeError) else ""
+    if declared or mark:
+        raise WrongEncoding(
+            f"declares the encoding {mark or declared} but has another one{place}; correct the declaration, "
+            "or save the file in that encoding"
+        ) from failure
+    raise WrongEncoding(
+        f"is not {encoding}{place}; name its encoding, such as ',encoding=cp1252'"
+    ) from failure

@@ -63,6 +63,20 @@ def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record
         box.close()
 
 
+def read_message(data: bytes) -> Record:
+    """The record of one message in a file of its own (.eml): title, text, sender, receiver and date.
+
+    Raises DataError, with only the reason, if the bytes are no message.
+    """
+    message: EmailMessage = message_from_bytes(data, policy=_Bounded())  # type: ignore[arg-type]
+    if not {"from", "to", "subject", "date"} & {name.lower() for name in message}:
+        raise DataError("is no mail message: it has neither a sender nor a subject")
+    try:
+        return _record(message, "") | {"to": _header(message, "to")}
+    except RecursionError:
+        raise DataError("has parts that are nested too deeply") from None
+
+
 def _message(box: mailbox.mbox, key: str, where: str) -> EmailMessage:
     """A message of a mailbox. Raises DataError for a huge one."""
     with box.get_file(key) as file:

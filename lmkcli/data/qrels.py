@@ -36,7 +36,7 @@ def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
     return (
         Qrel(
             fields.id(pair.query_id, pair.where, "query"),
-            fields.id(pair.doc_id, pair.where, "document"),
+            fields.ranked_id(pair.doc_id, pair.where),
             _grade(pair.number, pair.where),
         )
         for pair in pairs
@@ -84,7 +84,7 @@ def _of_line(line: str, where: str, fields: Fields, header: tuple[int, ...] | No
             continue
         if _GRADE.fullmatch(grade) or _FRACTION.fullmatch(grade):
             query_id = fields.id(query.strip(), where, "query")
-            return Qrel(query_id, fields.id(doc.strip(), where, "document"), _grade(grade, where))
+            return Qrel(query_id, fields.ranked_id(doc.strip(), where), _grade(grade, where))
     raise DataError(
         f"{where}: {line[:80]!r} is not a judgement; write 4 columns (query id, 0, document id, integer "
         "grade) or BEIR's 3 (query id, document id, integer grade)"

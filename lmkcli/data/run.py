@@ -1,7 +1,8 @@
 """Runs: ranked documents for each query, read from and written to TREC files.
 
 A line is `query_id Q0 doc_id rank score tag`. The rank column is only for people. As in trec_eval, the
-float32 scores determine the order, and documents with equal scores are sorted by id, descending.
+float32 scores determine the order, and documents with equal scores are sorted by id, descending. An id with
+white space, which only a file can have, is escaped in the lines of a run and nowhere else (`escaped_id`).
 """
 
 import gzip
@@ -27,6 +28,8 @@ from lmkcli.data.collection import (
     Qrel,
     Query,
     Shard,
+    escaped_id,
+    unescaped_id,
 )
 from lmkcli.data.fields import Fields
 from lmkcli.data.pairs import Pair, is_comment, read_pairs
@@ -129,6 +132,8 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> str:
             columns = line.split(None, 6)
             if not columns or (line[0] == "#" and is_comment(line.encode())):
                 continue
+            if len(columns) > 2:
+                columns[2] = unescaped_id(columns[2])
             if reason := _invalid_reason(columns, scores):
                 raise DataError(f"{path} line {number}: {reason}")
             scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
@@ -154,10 +159,8 @@ def _utf8(path: Path) -> Iterator[None]:
 
 def _add_pair(pair: Pair, scores: dict[str, dict[str, float]]) -> None:
     """Add a hit of a table or of a JSON object. Raises DataError if it is invalid."""
-    query_id, doc_id = (
-        Fields().id(value, pair.where, what)
-        for value, what in ((pair.query_id, "query"), (pair.doc_id, "document"))
-    )
+    query_id = Fields().id(pair.query_id, pair.where, "query")
+    doc_id = Fields().ranked_id(pair.doc_id, pair.where)
     score = pair.number
     text = "" if isinstance(score, bool) or not isinstance(score, int | float | str) else str(score)
     if reason := _invalid_reason([query_id, "Q0", doc_id, "1", text, "x"], scores):
@@ -233,14 +236,18 @@ def _write(raw: BinaryIO, runs: Iterable[Run], compress: bool) -> None:
 def _lines(run: Run) -> Iterator[bytes]:
     """The lines of each query as one block of bytes."""
     for query_id, ranking in run.rankings.items():
-        words = [query_id, run.tag, *ranking.doc_ids]
+        doc_ids, words = ranking.doc_ids, [query_id, run.tag, *ranking.doc_ids]
+        line = " ".join(words)
+        if line.split() != words or " ./" in line:  # few ids need an escape
+            doc_ids = [escaped_id(name) if name else name for name in doc_ids]
+            words = [query_id, run.tag, *doc_ids]
         if " ".join(words).split() != words:
             word = next(word for word in words if word.split() != [word])
             raise DataError(
                 f"query '{query_id}': {word!r} is empty or contains white space, which a TREC run cannot "
                 "represent; use --map-ids to replace white space by '_'"
             )
-        rows = zip(ranking.doc_ids, map(str, ranking.scores), strict=True)
+        rows = zip(doc_ids, map(str, ranking.scores), strict=True)
         yield "".join(
             f"{query_id} Q0 {doc_id} {rank} {score} {run.tag}\n"
             for rank, (doc_id, score) in enumerate(rows, 1)
@@ -288,6 +295,14 @@ class RunSubset(Collection):
     def notes(self) -> list[str]:
         """Those of the whole collection."""
         return self._whole.notes()
+
+    def summary(self) -> str:
+        """That of the whole collection."""
+        return self._whole.summary()
+
+    def guessed_encodings(self) -> dict[str, str]:
+        """Those of the whole collection."""
+        return self._whole.guessed_encodings()
 
     def places(self, doc_id: str) -> list[str]:
         """Those of the whole collection."""

@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,14 @@ def _parse(name: str) -> Measure:
     except Exception as error:
         raise UsageError(f"measure '{measure}' cannot be computed: {error}") from error
     return measure
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """The names of all measures, the first sentence of their description, and their parameters."""
+    for name, measure in ir_measures.measures.registry.items():
+        text = " ".join((measure.__doc__ or "").split())
+        parameters = ", ".join(sorted(getattr(measure, "SUPPORTED_PARAMS", {})))
+        yield name, text.partition(". ")[0].rstrip("."), parameters
 
 
 def _at_grade(measure: Measure, rel: int) -> Measure:

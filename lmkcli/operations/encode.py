@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from lmkcli.store.parts import PartSlice
 
 
+_MOST_LOST = 0.5  # of the tokens; if more are truncated, the vectors miss most of the collection
+
+
 @dataclass(frozen=True)
 class Encoded(Result):
     """A vectors folder and its counts: documents, tokens, vectors, truncated texts and lost tokens."""
@@ -66,6 +69,8 @@ class Encoded(Result):
             totals.append(counted(counts.vectors, "vector"))
         truncated = f"{counted(counts.cut, 'text')} truncated ({share:.1%} of all tokens lost)"
         line = f"{self.output}: {', '.join(totals)}; {truncated}, {counts.empty:,} empty"
+        if share > _MOST_LOST:
+            line += "; to encode all tokens, use -m mean-minilm, or a window (--window even:512)"
         if counts.context_tokens:
             lost = counts.context_lost / counts.context_tokens
             line += f"; contexts: {counted(counts.context_tokens, 'token')}, {lost:.1%} truncated"

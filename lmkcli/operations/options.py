@@ -224,21 +224,24 @@ def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
             word = str(given).split(",")[0].split(":")[0]  # without options and a split
             if word in (".", "..") or "/" in word or not Path(word).is_dir():
                 continue
-            if option.flag.role == "collection" and _is_collection(word):
-                yield _shadowed(word, "collection")
+            if option.flag.role == "collection" and (line := _ambiguous(word)):
+                yield line
             if option.flag.role == "model" and word in OWN_NAMES:
-                yield _shadowed(word, "model")
+                yield f"{word} refers to the known model; write ./{word} for the folder"
 
 
-def _is_collection(word: str) -> bool:
-    """Whether the word is a known collection. The name of an artifact always refers to the artifact."""
-    from lmkcli.data.collection import is_known
+def _ambiguous(word: str) -> str:
+    """What a word refers to that is the name of a folder and of a known collection; else empty.
 
-    return not (Path(word) / "manifest.json").is_file() and is_known(word)
+    The name of an artifact always refers to the artifact.
+    """
+    from lmkcli.data.collection import has_documents, is_known
 
-
-def _shadowed(word: str, what: str) -> str:
-    return f"{word} refers to the known {what}; write ./{word} for the folder"
+    if (Path(word) / "manifest.json").is_file() or not is_known(word):
+        return ""
+    if has_documents(word) and not known_collections.members(word):
+        return f"{word} refers to the folder ./{word}; write irds:{word} for the known collection"
+    return f"{word} refers to the known collection; write ./{word} for the folder"
 
 
 def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
@@ -306,7 +309,10 @@ def note_vectors(report: Report, folder: Path, slices: "list[PartSlice] | None" 
 
 
 def note_skipped(report: Report, source: object) -> None:
-    """Print notes about the first files or rows that a collection skipped, and their number."""
+    """Print the summary of a collection, or the first files or rows that it skipped, and their number."""
+    if isinstance(source, Collection) and (line := source.summary()):
+        report.note(line)
+        return
     skipped_files = getattr(source, "skipped_files", None)
     skipped: dict[str, str] = skipped_files() if skipped_files else {}
     for name, reason in list(skipped.items())[:MAX_SKIPPED_NOTES]:

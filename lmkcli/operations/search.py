@@ -28,20 +28,23 @@ from lmkcli.spec.settings import Flag, Settings, composed
 from lmkcli.spec.values import NO_LIMIT, Shard, Size, check_utf8
 from lmkcli.system.output_streams import is_stream
 from lmkcli.text.formatting import counted
-from lmkcli.text.snippets import snippet
+from lmkcli.text.query_words import SNIPPET, QueryWords
 
 if TYPE_CHECKING:
     from lmkcli.artifact.kinds import RunManifest
     from lmkcli.data.collection import Collection, Doc, Query
     from lmkcli.data.run import Run
+    from lmkcli.retrieval.fusion import Fusion
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.retrieval.pipeline import Stages
     from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
+_TUNE = "tune:"  # the start of a fusion that is chosen on development queries
 _FUSION = "rrf"  # of the indexes of a searchable
 _PASSAGE = 1000  # characters
+NO_GOOD_MATCH = "no good match: the question may have no answer here"
 _WIDEST = 100
 _INDENT = " " * 5
 
@@ -65,6 +68,21 @@ class Hit:
         """The headings above the passage; empty if there are none, None if they are unknown."""
         return self.passage.heading if self.passage else None
 
+    @property
+    def path(self) -> str:
+        """The file that contains the document, below the searched folder; empty if there is none."""
+        return self.passage.path if self.passage else ""
+
+    @property
+    def page(self) -> int | None:
+        """The page of the passage in a PDF file."""
+        return self.passage.page if self.passage else None
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """The first and last line of the passage in a text file."""
+        return self.passage.lines if self.passage else None
+
 
 @dataclass(frozen=True)
 class Hits(Result):
@@ -76,15 +94,23 @@ class Hits(Result):
     """Whether a model read only the start of the question, because it is too long."""
     cut_pairs: int = 0
     """How many documents a cross-encoder read only in part."""
+    meaning: str = ""
+    """What a score is, such as 'BM25 score'."""
+    answered: bool | None = None
+    """Whether the best hit probably answers the question; None if that is unknown."""
+    words: "QueryWords | None" = None
+    """The words of the question that matter, for snippets."""
 
     def notes(self) -> Iterator[str]:
-        """Notes on a question and on documents that were cut."""
+        """Notes on a question and on documents that were cut, and on hits that are no good match."""
         from lmkcli.retrieval.searching import cut_note, cut_pairs_note
 
         if self.cut:
             yield cut_note(1, 1)
         if self.cut_pairs:
             yield cut_pairs_note(self.cut_pairs)
+        if self.hits and self.answered is not None:
+            yield f"score: {self.meaning}" if self.answered else NO_GOOD_MATCH
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
@@ -96,11 +122,13 @@ class Hits(Result):
         return self.hits[rank]
 
     def as_json(self) -> Any:
-        """A list of the hits, each with a snippet of its text or with its best passage."""
+        """A list of the hits, each with a snippet of its text or with its best passage and its place."""
         return [
             {
                 "rank": hit.rank,
                 "score": hit.score,
+                **({"meaning": self.meaning} if self.meaning else {}),
+                **({} if self.answered is None else {"answered": self.answered}),
                 "id": hit.id,
                 "title": hit.title,
                 **self._shown(hit),
@@ -111,15 +139,22 @@ class Hits(Result):
     def _shown(self, hit: Hit) -> dict[str, Any]:
         passage = hit.passage
         if passage is None:
-            return {"text": snippet(hit.text, self.question)}
+            return {"text": self._snippet(hit.text)}
+        lines = {"lines": list(passage.lines)} if passage.lines else {}
         return {
             **({} if passage.heading is None else {"heading": passage.heading}),
+            **({"path": passage.path} if passage.path else {}),
+            **({"page": passage.page} if passage.page else {}),
+            **lines,
             "chunk": passage.chunk,
             "chunks": passage.chunks,
             "begin": passage.begin,
             "end": passage.end,
             "passage": passage.text,
         }
+
+    def _snippet(self, text: str, size: int = SNIPPET) -> str:
+        return (self.words or QueryWords(self.question)).snippet(text, size)
 
     def __repr__(self) -> str:
         few = ", ".join(f"{hit.id} {hit.score:.4f}" for hit in self.hits[:3])
@@ -128,11 +163,12 @@ class Hits(Result):
     def __str__(self) -> str:
         lines = []
         for hit in self.hits:
-            lines.append(f"{hit.rank:>3}  {hit.score:.4f}  {hit.id}  {hit.title}".rstrip())
-            text = snippet(hit.text, self.question)
+            score = f"{hit.score:.2f}" if self.answered is not None else f"{hit.score:.4f}"
+            lines.append(f"{hit.rank:>3}  {score}  {hit.id}  {hit.title}".rstrip())
+            text = self._snippet(hit.text)
             if hit.passage is not None:
                 lines.append(f"{_INDENT}{_place(hit.passage)}")
-                text = snippet(hit.passage.text, self.question, _PASSAGE)
+                text = self._snippet(hit.passage.text, _PASSAGE)
             if text or hit.passage is not None:
                 lines.append(_wrapped(text))
         return "\n".join(lines) or "no document found"
@@ -151,6 +187,13 @@ def _wrapped(text: str) -> str:
 
 
 def _place(passage: "Passage") -> str:
+    """The place of a passage: headings, and its page, lines or characters."""
+    where = f"page {passage.page}" if passage.page else ""
+    if passage.lines:
+        first, last = passage.lines
+        where = f"line {first}" if first == last else f"lines {first:,}\u2013{last:,}"
+    if where:
+        return f"{passage.heading}: {where}" if passage.heading else where
     which = f"chunk {passage.chunk + 1} of {passage.chunks}"
     which = f"{passage.heading}: {which}" if passage.heading else which
     if passage.begin == passage.end:  # an empty chunk, or no stored offsets
@@ -161,6 +204,7 @@ def _place(passage: "Passage") -> str:
 def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     """The k best documents of an open index for one question, with texts and best passages."""
     from lmkcli.data.collection import Query
+    from lmkcli.retrieval.index import Judges, query_words
 
     check_utf8(question, "the question")
     query = Query("q", question)
@@ -172,7 +216,11 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1):
         doc = docs[name]
         hits.append(Hit(rank, float(score), name, doc.title, doc.text, passages.get(name)))
-    return Hits(question, tuple(hits), bool(run.cut), sum(run.cut_pairs.values()))
+    answered = index.is_answered(query, ranking) if isinstance(index, Judges) else None
+    words = query_words(index, question)
+    cut_pairs = sum(run.cut_pairs.values())
+    meaning = index.info.meaning
+    return Hits(question, tuple(hits), bool(run.cut), cut_pairs, meaning, answered, words)
 
 
 @dataclass(frozen=True)
@@ -301,6 +349,8 @@ def _of_fusion(search: "Search") -> str:
 
 
 def _of_scores(search: "Search") -> str:
+    if (search.fuse or "").startswith(_TUNE):
+        return "--fuse tune, which chooses the scale"
     if (search.fuse or "").startswith("rrf"):
         return _of_fusion(search) or "--fuse rrf, which uses ranks only"
     return _of_fusion(search)
@@ -334,7 +384,7 @@ class StageOptions(Settings):
     fuse: Annotated[
         str | None,
         Flag(
-            "Fusion method: rrf, rrf:60, linear or linear:0.3,0.7.",
+            "Fusion: rrf, rrf:60, linear, linear:0.3,0.7; tune:dev chooses it on split dev.",
             often=True,
             ineffective=_of_fusion,
             aliases="--fusion",
@@ -342,7 +392,7 @@ class StageOptions(Settings):
         ),
     ] = None
     fuse_scale: Annotated[
-        Literal["minmax", "zscore", "none"] | None,
+        Literal["minmax", "zscore", "bounds", "none"] | None,
         Flag(
             "How linear fusion scales the scores of each query.",
             shown="minmax",
@@ -514,6 +564,8 @@ class Search(
         sources = [self.queries is not None, self.question is not None, self.interactive]
         if sources.count(True) > 1 or not (any(sources) or self.several):
             raise UsageError("give a collection of queries, or one question with -q, or -i")
+        if self.question is not None and not self.question.strip():
+            raise UsageError('-q is empty; write a question, such as -q "stop the turbine"')
         if self.queries is None and (
             self.output is not None
             or any((self.all_queries, self.tag, self.max_memory, self.shard))
@@ -603,7 +655,8 @@ class Search(
         paths = [*(indexes or [self.index]), *(self.others or [])]
         scale = self.fuse_scale or Fusion.scale
         method = self.fuse or _FUSION * bool(indexes)
-        fusion = Fusion.parse(method, scale) if method and len(paths) > 1 else None
+        parsed = method and len(paths) > 1 and not method.startswith(_TUNE)
+        fusion = Fusion.parse(method, scale) if parsed else None
         reranking = RerankSettings(self.rerank_depth, self.interpolate)
         return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)
 
@@ -616,12 +669,14 @@ class Search(
         from lmkcli.data.collection import open_collection
         from lmkcli.retrieval.pipeline import open_pipeline
 
-        if self.searchable:
-            return self.searchable.open(self, report)
         faster = (each.answers(self, report) for each in searchables())
         if opened := next(filter(None, faster), None):
             return opened
+        if self.searchable:
+            return self.searchable.open(self, report)
         stages = self.stages()
+        if (self.fuse or "").startswith(_TUNE):
+            stages = replace(stages, fusion=self._tuned(stages, spelling, report))
         texts: Collection | None = None
         if stages.rerank_model is not None and all(path.is_file() for path in stages.paths):
             texts = open_collection(spelling)  # runs contain no texts for the cross-encoder
@@ -629,6 +684,38 @@ class Search(
         for note in opened.info.notes:
             report.note(note)
         return opened
+
+    def _tuned(self, stages: "Stages", spelling: str, report: Report) -> "Fusion":
+        """Choose a fusion on development queries, and report its scores."""
+        from lmkcli.data.collection import open_collection
+        from lmkcli.evaluation.fusion_tuning import MEASURE, tune
+        from lmkcli.retrieval.fusion import DEPTH, shares_of
+        from lmkcli.retrieval.pipeline import open_all
+
+        name = (self.fuse or "").removeprefix(_TUNE)
+        dev = open_collection(_development(name, spelling))
+        queries = dev.judged_queries()
+        searched = {*open_collection(spelling).judged_queries()} if spelling else set()
+        if same := searched & {*queries}:
+            raise UsageError(
+                f"--fuse {self.fuse}: {len(same):,} of these queries are queries of the search; choose a "
+                "fusion on others"
+            )
+        parts = open_all(replace(stages, rerank=None, rerank_model=None), self.part(OpenSettings))
+        with report.step("tuning the fusion"):
+            runs = [index.search(queries, DEPTH) for index in parts]
+            try:
+                shares = [shares_of(i, r, queries) for i, r in zip(parts, runs, strict=True)]
+            except UsageError:  # an index has no greatest score
+                shares = None
+            tuned = tune(runs, shares, dev.qrels())
+        scale = f", --fuse-scale {tuned.fusion.scale}" if tuned.fusion.method == "linear" else ""
+        report.note(
+            f"--fuse {tuned.fusion}{scale}: {MEASURE} {tuned.score:.4f} on {tuned.queries:,} queries of "
+            f"{dev.name}, {tuned.held_out:.4f} held out; rrf {tuned.rrf:.4f}, best single index "
+            f"{tuned.single:.4f}"
+        )
+        return tuned.fusion
 
     def _write_run(
         self, opened: "Index", spelling: str, place: Destination, report: Report
@@ -701,6 +788,20 @@ class Search(
             report.note(f"skipped {skipped} without judgements in the split (see --all-queries)")
         note_differences(report, spelling, queries=None if self.all_queries else len(queries))
         return queries
+
+
+def _development(name: str, spelling: str) -> str:
+    """The collection of development queries: a split of the searched collection, or the name of another."""
+    if not name:
+        raise UsageError("--fuse tune: name a split or a collection, such as tune:dev")
+    head = spelling.partition(",")[0]
+    folder = head.rpartition(":")[0] or head
+    if "/" in name or "." in name or not head:
+        return name
+    if os.path.isdir(os.path.expanduser(folder)):
+        return f"{folder}:{name}"
+    start = head.rpartition("/")[0]
+    return f"{start}/{name}" if start else name
 
 
 def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch[Any]":

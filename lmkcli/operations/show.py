@@ -33,6 +33,7 @@ CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
 }
 _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
 CACHES = "caches"
+MEASURES = "measures"
 _COUNTING_SECONDS = 2.0  # for each cache
 _FIRST = ("artifact", "contents")
 _MOST_MEASURES = 20  # columns of a log; a table with more takes long and cannot be read
@@ -115,7 +116,8 @@ class Show(Operation[Result]):
         str,
         Flag(
             "An artifact, a model, a run, a score log, results of a grid, a collection or a group; a "
-            "catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts; or caches.",
+            "catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts, measures; "
+            "or caches.",
             argument=True,
             metavar="WHAT",
         ),
@@ -142,7 +144,7 @@ class Show(Operation[Result]):
             return _published(self.what, self.name)
         if self.what == "source":
             raise UsageError("NAME is missing; for instance: lmk show source beir/scifact/test")
-        if self.what in (*CATALOGS, CACHES):
+        if self.what in (*CATALOGS, MEASURES, CACHES):
             return _names(self.what)
         if known_collections.members(self.what):
             return _group(self.what)
@@ -175,6 +177,10 @@ def _names(name: str) -> Listed:
     """The entries of a catalog, or the caches."""
     if name == CACHES:
         return _caches()
+    if name == MEASURES:
+        from lmkcli.evaluation.measures import described
+
+        return Listed([name, "description", "parameters"], [list(row) for row in described()])
     rows = [
         [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else row.provider]
         for table in CATALOGS[name]
@@ -267,7 +273,7 @@ def _collection(spelling: str) -> Described:
     try:
         collection = open_collection(spelling)
     except UnknownName:
-        names = [*CATALOGS, CACHES]
+        names = [*CATALOGS, MEASURES, CACHES]
         if difflib.get_close_matches(spelling, names):
             raise UnknownName("name", spelling, names) from None
         raise

@@ -348,6 +348,7 @@ def collection(given: Collection) -> dict[str, Any]:
     differ = known_collections.count_differences(given.name, *counts)
     return facts | {
         "left out": given.skipped_files(),
+        **({"encodings": given.guessed_encodings()} if given.guessed_encodings() else {}),
         **({"skipped": given.skipped_count()} if given.skipped_count() else {}),
         "stamp": given.file_stats(),
         "differs": "; ".join(differ),

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +13,19 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
-from lmkcli.retrieval.index import Index, IndexInfo, Passage
+from lmkcli.retrieval.index import (
+    BoundsScores,
+    Index,
+    IndexInfo,
+    Passage,
+    WeighsWords,
+    query_words,
+)
+from lmkcli.text.query_words import QueryWords
 
 DEPTH = 1000  # minimum number of documents that are retrieved from each fused index
 
-Scale = Literal["minmax", "zscore", "none"]
+Scale = Literal["minmax", "zscore", "bounds", "none"]
 Floats = NDArray[np.float64]
 
 
@@ -39,7 +47,16 @@ class Fusion:
         if match := re.fullmatch(rf"linear(?::({number}(?:,{number})*))?", text):
             weights = tuple(map(float, match[1].split(","))) if match[1] else ()
             return cls("linear", weights=weights, scale=scale)
-        raise UsageError(f"--fuse {text}: write rrf, rrf:60, linear or linear:0.3,0.7")
+        raise UsageError(f"--fuse {text}: write rrf, rrf:60, linear, linear:0.3,0.7 or tune:dev")
+
+    @property
+    def meaning(self) -> str:
+        """What a fused score is, for people."""
+        if self.method == "rrf":
+            return "sum of reciprocal ranks"
+        if self.scale == "bounds":
+            return "weighted mean of the shares of the greatest possible scores, 0 to 1"
+        return "weighted sum of scaled scores"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -79,6 +96,8 @@ class FusedIndex:
     def search(self, queries: list[Query], k: int) -> Run:
         """Search each index for k documents, at least 1,000, and return the best k of the fusion."""
         runs = [index.search(queries, max(k, DEPTH)) for index in self._indexes]
+        if self._fusion.method == "linear" and self._fusion.scale == "bounds":
+            runs = [shares_of(i, r, queries) for i, r in zip(self._indexes, runs, strict=True)]
         return fuse(runs, self._fusion, k)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
@@ -90,11 +109,42 @@ class FusedIndex:
         return docs
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
-        """Return passages of the first index that has chunks."""
+        """Return the passages of the first index that has chunks.
+
+        Another index replaces a passage if its own one contains twice as much of the question, by the weights
+        of its words.
+        """
+        words = self.query_words(query.text)
         passages: dict[str, Passage] = {}
-        for index in reversed(self._indexes):
-            passages |= index.passages(query, ids)
+        for index in self._indexes:
+            for name, passage in index.passages(query, ids).items():
+                best = passages.setdefault(name, passage)
+                if words.coverage(passage.text) > 2 * words.coverage(best.text):
+                    passages[name] = passage
         return passages
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of a question with the weights of the first index that knows any."""
+        known = [each for each in self._indexes if isinstance(each, WeighsWords)]
+        return query_words(known[0] if known else None, question)
+
+
+def shares_of(index: Index, run: Run, queries: Sequence[Query]) -> Run:
+    """A run with each score as its share of the greatest possible score for the query.
+
+    Raises UsageError if the index does not know that score.
+    """
+    rankings = {}
+    for query in queries:
+        most = index.greatest_score(query) if isinstance(index, BoundsScores) else None
+        if most is None:
+            raise UsageError(
+                f"{index.info.path}: --fuse-scale bounds needs scores with a greatest value: those of BM25, "
+                "or cosine similarities; use minmax or zscore"
+            )
+        ids, scores = run.rankings.get(query.id, ranked([], np.zeros(0, np.float32)))
+        rankings[query.id] = Ranking(ids, np.minimum(scores / np.float32(most or 1.0), 1.0))
+    return replace(run, rankings=rankings)
 
 
 def fused_info(infos: Sequence[IndexInfo], fusion: Fusion) -> IndexInfo:
@@ -102,7 +152,7 @@ def fused_info(infos: Sequence[IndexInfo], fusion: Fusion) -> IndexInfo:
     digest = manifest.digest([info.digest for info in infos])
     search = {"fuse": fusion.identity, "of": [info.search for info in infos]}
     notes = tuple(note for info in infos for note in info.notes)
-    return IndexInfo(infos[0].path, fusion.method, digest, search, notes)
+    return IndexInfo(infos[0].path, fusion.method, digest, search, notes, fusion.meaning)
 
 
 def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
@@ -113,7 +163,8 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
     score in the ranking of that run. If all scores of a ranking are equal, as of a single hit, this would
     give the hits no influence. Then min-max gives hits 1 and missing documents 0 (the rule of OpenSearch).
     The z-score gives 1 and -1, as for a hit and one document below it. Unscaled, a missing document gets 0,
-    or 1 less than a score that is not positive.
+    or 1 less than a score that is not positive. Shares of the greatest possible score (bounds) are comparable
+    between queries, as in Bruch et al. (2022, arXiv 2210.11934); a missing document gets 0.
     """
     weights = fusion.shares(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run.rankings)
@@ -151,6 +202,8 @@ def _sum(
 
 def _floor(scaled: dict[str, float], scale: Scale) -> float:
     """The score of a document that a ranking lacks: the lowest one, below equal ones."""
+    if scale == "bounds":
+        return 0.0
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
     if not scaled or low < high:
         return low
@@ -196,5 +249,6 @@ def _unscaled(scores: Floats) -> Floats:
 SCALES: dict[Scale, Callable[[Floats], Floats]] = {
     "minmax": _minmax,
     "zscore": _zscore,
+    "bounds": _unscaled,  # `FusedIndex` has scaled them
     "none": _unscaled,
 }

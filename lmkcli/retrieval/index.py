@@ -4,14 +4,15 @@
 searched in shards (`Divisible`), served (`Served`, `Embedding`, `ScoresChunks`) and browsed (`FindsChunks`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.run import Run
+from lmkcli.data.run import Ranking, Run
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.operation import options
+from lmkcli.text.query_words import QueryWords
 
 if TYPE_CHECKING:  # these import NumPy and torch
     from lmkcli.encoding.encoder import Encoder
@@ -24,6 +25,7 @@ class IndexInfo(NamedTuple):
     """The path, kind, digest and search settings of an index, for the manifest of a run.
 
     `notes` are messages for the user, for instance that the vectors were updated after the index was built.
+    `meaning` is what a score is, for people, such as 'cosine similarity'.
     """
 
     path: str
@@ -31,6 +33,7 @@ class IndexInfo(NamedTuple):
     digest: str
     search: dict[str, Any]
     notes: tuple[str, ...] = ()
+    meaning: str = ""
 
 
 class Passage(NamedTuple):
@@ -41,6 +44,9 @@ class Passage(NamedTuple):
     begin, end: its range of characters in the content of the document.
     text: its text; empty if no text is stored.
     heading: the headings above it; empty if there are none, None if they are unknown.
+    path: of the file that contains it, below the folder of the collection; empty if there is none.
+    page: its page in a PDF file, from 1.
+    lines: its first and last line in a text file, from 1.
     """
 
     chunk: int
@@ -49,6 +55,49 @@ class Passage(NamedTuple):
     end: int
     text: str
     heading: str | None = None
+    path: str = ""
+    page: int | None = None
+    lines: tuple[int, int] | None = None
+
+
+@runtime_checkable
+class Filters(Protocol):
+    """An index of documents with metadata."""
+
+    def accepting(self, where: Sequence[str]) -> Callable[[str], bool]:
+        """Return whether a document fulfils all conditions, such as 'type=pdf', by its id.
+
+        Raises UsageError for a condition that cannot be read.
+        """
+
+
+@runtime_checkable
+class WeighsWords(Protocol):
+    """An index that knows how rare words are."""
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of a question, weighted by their inverse document frequency in the index."""
+
+
+def query_words(index: object, question: str) -> QueryWords:
+    """The words of a question that matter; without weights if the index does not know any."""
+    return index.query_words(question) if isinstance(index, WeighsWords) else QueryWords(question)
+
+
+@runtime_checkable
+class BoundsScores(Protocol):
+    """An index whose scores have a known range."""
+
+    def greatest_score(self, query: Query) -> float | None:
+        """Return the greatest score that a document could have for a query; None if there is none."""
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """An index that knows whether its best hits are a good match."""
+
+    def is_answered(self, query: Query, ranking: Ranking) -> bool | None:
+        """Return whether the best hit of a ranking probably answers the query; None if that is unknown."""
 
 
 class Index(Protocol):
@@ -110,6 +159,14 @@ class Served(Index, Protocol):
 
         Up to `text_bytes` bytes of the stored texts stay in memory.
         """
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """An index that shows what its collection is about."""
+
+    def sample(self, count: int) -> list[Doc]:
+        """Return some stored documents, spread over the collection."""
 
 
 @runtime_checkable

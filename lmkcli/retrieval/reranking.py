@@ -13,8 +13,9 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, Scored, ranked
 from lmkcli.retrieval.fusion import SCALES
-from lmkcli.retrieval.index import Index, IndexInfo, Passage
+from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.text.query_words import QueryWords
 
 
 class Scorer(Protocol):
@@ -54,7 +55,14 @@ class RerankedIndex:
             **second.search,
         }
         digest = manifest.digest([first.digest, second.digest])
-        self.info = IndexInfo(first.path, f"{first.kind}-rerank", digest, search, first.notes)
+        meaning = (
+            "score of the reranker"
+            if settings.interpolate is None
+            else "weighted sum of scaled scores"
+        )
+        self.info = IndexInfo(
+            first.path, f"{first.kind}-rerank", digest, search, first.notes, meaning
+        )
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Rerank the first `depth` documents and return the best k."""
@@ -67,6 +75,10 @@ class RerankedIndex:
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of the reranked index."""
         return self._index.texts(ids)
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of a question with the weights of the reranked index."""
+        return query_words(self._index, question)
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """Chunks of the reranker if it has chunks, else of the reranked index."""

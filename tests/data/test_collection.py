@@ -54,8 +54,11 @@ def test_a_bare_file_is_read_from_disk(folder: Path) -> None:
     assert list(open_collection("notes.jsonl").docs()) == [Doc("7", "b")]
 
 
-def test_a_known_name_takes_precedence_over_a_folder(folder: Path) -> None:
-    assert type(open_collection("cranfield")).__name__ == "IrdsCollection"
+def test_a_folder_with_documents_takes_precedence_over_a_known_name(folder: Path) -> None:
+    assert type(open_collection("cranfield")).__name__ == "FileCollection"
+    assert type(open_collection("irds:cranfield")).__name__ == "IrdsCollection"
+    (folder / "vaswani" / "vectors").mkdir(parents=True)
+    assert type(open_collection("vaswani")).__name__ == "IrdsCollection"
     assert type(open_collection("irds:beir/scifact/test")).__name__ == "IrdsCollection"
 
 
@@ -70,8 +73,9 @@ def test_an_unknown_name_is_a_folder(folder: Path) -> None:
 def test_an_unknown_name_is_refused_with_similar_names(folder: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean beir/scifact"):
         open_collection("beir/scifct")
-    with pytest.raises(UnknownName, match=r"write \./cranfield:dev"):
-        open_collection("cranfield:dev")
+    (folder / "vaswani").mkdir()
+    with pytest.raises(UnknownName, match=r"write \./vaswani:dev"):
+        open_collection("vaswani:dev")
 
 
 def test_a_missing_file_is_a_data_error() -> None:

@@ -142,7 +142,7 @@ def test_judgements_are_those_of_pytrec_eval(tmp_path: Path) -> None:
         ("q.json", '{"q1": {"d1": null}}', "integer"),
         ("q.json", '{"q1": {"d1": true}}', "integer"),
         ("q.json", '{"q1": ["d1"]}', "name its columns"),
-        ("q.json", '{"q1": {"d 1": 1}}', "white space"),
+        ("q.json", '{"q 1": {"d1": 1}}', "white space"),
         ("q.json", '{"q1": {"d1": 1}, "q1": {"d2": 1}}', "twice"),
         ("q.jsonl", '{"query_id": "q1", "doc_id": "d1", "score": 1}\n{"query_id": "q1"}\n', "missing"),
     ],

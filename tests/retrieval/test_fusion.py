@@ -1,4 +1,6 @@
 import statistics
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.fusion import Fusion, fuse
+from tests.conftest import Lmk
 
 scores = st.floats(-100, 100, width=32).map(lambda x: round(x, 2))
 rankings = st.dictionaries(st.sampled_from("abcdefgh"), scores, max_size=8)
@@ -183,3 +186,46 @@ def test_infinite_scores_are_refused(scale: Literal["minmax", "zscore", "none"])
     with pytest.raises(DataError, match="infinite scores"):
         fuse(runs, Fusion("linear", scale=scale), 2)
     assert set(fused(runs, Fusion("rrf"))) == {"a", "b"}
+
+
+def test_shares_of_the_greatest_scores_are_between_0_and_1(
+    lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A document without a word of the question has the share 0, and the cosine is its own share."""
+    lmk("encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v")
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "b")
+    ask = ["search", tmp_path / "v", "-q", "rivers rivers carry zzz", "-k", 500, "--json"]
+    cosines = {hit["id"]: hit["score"] for hit in lmk(*ask).json}
+    bm25 = {hit["id"]: hit["score"] for hit in lmk(*ask[:1], tmp_path / "b", *ask[2:]).json}
+    fused = lmk(
+        *ask, "--with", tmp_path / "b", "--fuse", "linear:0.5,0.5", "--fuse-scale", "bounds"
+    ).json
+    assert bm25
+    assert len(bm25) < len(fused)
+    greatest = None
+    for hit in fused:
+        share = 2 * hit["score"] - cosines[hit["id"]]
+        assert -1e-6 < share < 1
+        if hit["id"] in bm25:
+            greatest = greatest or bm25[hit["id"]] / share
+            assert bm25[hit["id"]] / share == pytest.approx(greatest, rel=1e-4)
+        else:
+            assert share == pytest.approx(0, abs=1e-6)
+    run = tmp_path / "run.trec"
+    lmk("search", tmp_path / "b", beir, "-o", run)
+    refused = lmk(
+        *(
+            "search",
+            tmp_path / "v",
+            beir,
+            "--with",
+            run,
+            "--fuse",
+            "linear",
+            "--fuse-scale",
+            "bounds",
+        ),
+        *("-o", tmp_path / "x.trec"),
+        code=2,
+    )
+    assert "needs scores with a greatest value" in refused.err

@@ -168,6 +168,12 @@ def _absolute(path: str) -> str:
     return path if path == "-" else os.path.abspath(os.path.expanduser(path))
 
 
+def is_beir(folder: Path) -> bool:
+    """Whether a folder contains a corpus or queries, as BEIR's folders do."""
+    stems = ("corpus", "queries")
+    return any((folder / f"{stem}{suffix}").is_file() for stem in stems for suffix in SUFFIXES)
+
+
 def _folder_paths(folder: Path, split: str) -> dict[str, str]:
     """The paths of docs, queries, qrels and the folder itself, for a BEIR folder."""
     paths = {
@@ -451,6 +457,25 @@ class FileCollection(Collection):
             value = metadata_value(record, name)
             if value is not None:
                 values[fields.query(record, row.where).id] = value
+        return values
+
+    def document_metadata(self, name: str) -> dict[str, str | float]:
+        """Document id -> value of the field `name`, or of that field of the metadata.
+
+        Documents without a value, and rows that cannot be read, are omitted.
+        """
+        path, values = self._paths.get("docs", "-"), dict[str, str | float]()
+        if path == "-":
+            return values
+        fields = self._doc_fields
+        given = self._given(path, fields)
+        given = given._replace(columns=given.columns | {name} if given.columns else given.columns)
+        for row in self._records(path, WHOLE, fields.known | {name, METADATA}, given).rows():
+            with suppress(DataError):
+                record = _record(row, fields)
+                value = metadata_value(record, name)
+                if value is not None:
+                    values[fields.doc(record, row.where).id] = value
         return values
 
     def file_stats(self) -> dict[str, list[int]]:

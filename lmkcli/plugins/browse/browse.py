@@ -38,7 +38,7 @@ class Browsing(Result):
     judged: int
     """Number of judged queries. The page may have a sample of them."""
     documents: int
-    """Number of documents on the page, counted for each query."""
+    """Number of different documents on the page."""
     excerpt: int
     """Number of characters of a text that the page shows at most."""
     bytes: int

@@ -50,7 +50,8 @@ def page(browsed: Browsed) -> bytes:
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    title = " · ".join(run.name for run in browsed.overview.runs)[:200]
+    overview = browsed.overview
+    title = f"{overview.collection} · {' · '.join(run.name for run in overview.runs)}"[:200]
     values = {
         "version": escape(__version__).encode(),
         "policy": escape(policy, quote=False).encode(),

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ from lmkcli.evaluation.breakdown import (
     strata,
     words,
 )
+from lmkcli.evaluation.compare import compare
 from lmkcli.evaluation.coverage import without_self
 from lmkcli.evaluation.results import ScoredRun
 from lmkcli.plugins.browse.evidence import Passages
@@ -121,6 +122,21 @@ class ShownRun:
     answered: int
 
 
+class PairComparison(NamedTuple):
+    """Two runs compared by one measure, over all judged queries."""
+
+    baseline: int
+    """Number of the run, from zero."""
+    run: int
+    measure: int
+    difference: float
+    """Mean of the run minus mean of the baseline."""
+    interval: tuple[float, float]
+    """95 % bootstrap interval of the difference."""
+    p: float
+    """Two-sided p-value of the paired randomisation test."""
+
+
 @dataclass(frozen=True)
 class Property:
     """A property of queries, with the names of the groups of queries."""
@@ -144,6 +160,8 @@ class Overview:
     rel: int
     """The lowest relevant grade."""
     notes: list[str]
+    comparisons: list[PairComparison]
+    """For each pair of runs and each measure; empty for fewer than two judged queries."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +171,7 @@ class Browsed:
     overview: Overview
     details: list[bytes]
     documents: int
-    """Number of pairs of a query and a document."""
+    """Number of different documents."""
     excerpt: int
     """Number of characters that the page shows of a text, at most."""
 
@@ -279,7 +297,9 @@ def collect(
     room = PAGE_BYTES - _REST - len(msgspec.json.encode(overview))
     documents = [list(shown[query.id].values()) for query in rankings.queries]
     size, details = _fitting(documents, room)
-    return Browsed(overview, details, sum(map(len, documents)), size)
+    return Browsed(
+        overview, details, len({each.id for of_query in documents for each in of_query}), size
+    )
 
 
 def _without_texts(
@@ -448,6 +468,30 @@ def _divided(excerpt: Excerpt, ends: Sequence[int]) -> Iterator[Excerpt]:
         yield Excerpt(first, last, text[first - begin : last - begin])
 
 
+def _title(collection: str) -> str:
+    """The name of a collection for people: of a path, the last name, with its split."""
+    name, *_ = collection.removeprefix("folder:").split(",")
+    return name.rstrip("/").rpartition("/")[2] if name.startswith("/") else collection
+
+
+def _comparisons(results: Sequence[ScoredRun]) -> list[PairComparison]:
+    """Compare each pair of runs by each measure, later with earlier ones."""
+    names = list(results[0].measures)
+    found = []
+    for (first, baseline), (second, run) in combinations(enumerate(results), 2):
+        for number, name in enumerate(names):
+            values = baseline.by_query(name), run.by_query(name)
+            if len(values[0]) < 2 or values[0].keys() != values[1].keys():
+                continue
+            result = compare(*values)
+            found.append(
+                PairComparison(
+                    first, second, number, result.difference, result.interval, result.randomisation
+                )
+            )
+    return found
+
+
 def _overview(
     results: Sequence[ScoredRun],
     rankings: Rankings,
@@ -487,7 +531,7 @@ def _overview(
             )
         )
     return Overview(
-        collection=clean(results[0].collection),
+        collection=clean(_title(results[0].collection)),
         measures=[str(results[0].measures[name]) for name in requested],
         runs=[
             ShownRun(
@@ -504,6 +548,7 @@ def _overview(
         depth=rankings.depth,
         rel=rel,
         notes=[clean(note) for note in sources.notes],
+        comparisons=_comparisons(results),
     )
 
 

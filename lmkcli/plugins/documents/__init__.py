@@ -2,17 +2,25 @@
 
 from lmkcli.catalog import CacheRow, ReaderRow, SearchableRow, SourceRow
 
-# Files without a suffix that are text by convention.
+# Files without a suffix that are text or code by convention.
 _TEXTS = (
     "readme license licence changelog changes history news authors contributors contributing copying notice "
     "install todo faq"
+)
+_SCRIPTS = "makefile gnumakefile dockerfile containerfile justfile rakefile gemfile cmakelists.txt"
+_TEXT_SUFFIXES = ".txt .text .org .adoc .tex .bib .srt .vtt"
+_CODE_SUFFIXES = (
+    ".py .pyi .r .jl .js .mjs .cjs .jsx .ts .tsx .vue .svelte .java .kt .kts .scala .groovy .gradle .go .rs "
+    ".c .h .cc .cpp .cxx .hh .hpp .cu .cs .fs .vb .m .mm .swift .dart .rb .php .pl .pm .lua .ex .exs .erl "
+    ".hs .ml .clj .lisp .el .sh .bash .zsh .fish .ps1 .bat .cmd .sql .graphql .proto .xml "
+    ".yaml .yml .toml .ini .cfg .conf .properties .env .tf .cmake .asm .diff .patch"
 )
 
 ROWS = (
     SourceRow(
         "folder",
         "lmkcli.plugins.documents.folder:open_folder",
-        "text, Markdown, HTML, PDF, Word and e-book files of a folder: folder:notes",
+        "the files of a folder: text, Markdown, HTML, PDF, Word, e-books, tables, mail, logs, code",
         prefixes=("folder:",),
         claims="lmkcli.plugins.documents.file_trees:claimed",
     ),
@@ -20,8 +28,27 @@ ROWS = (
         "text",
         "lmkcli.plugins.documents.plain_text:read_text",
         "plain text",
-        suffixes=(".txt", ".text"),
+        suffixes=(*_TEXT_SUFFIXES.split(),),
         names=(*_TEXTS.split(),),
+    ),
+    ReaderRow(
+        "code",
+        "lmkcli.plugins.documents.plain_text:read_text",
+        "source code and settings",
+        suffixes=(*_CODE_SUFFIXES.split(),),
+        names=(*_SCRIPTS.split(),),
+    ),
+    ReaderRow(
+        "log",
+        "lmkcli.plugins.documents.plain_text:read_text",
+        "logs",
+        suffixes=(".log", ".out", ".err"),
+    ),
+    ReaderRow(
+        "mail",
+        "lmkcli.plugins.documents.mail:read",
+        "mail messages",
+        suffixes=(".eml",),
     ),
     ReaderRow(
         "markdown",
@@ -71,7 +98,7 @@ ROWS = (
         "documents",
         "lmkcli.plugins.documents.document_search:DOCUMENTS",
         "a folder or file of documents; lmk keeps an index of it in the cache",
-        settings="lmkcli.plugins.documents.own_index:OwnIndexOptions",
+        settings="lmkcli.plugins.documents.own_index:OwnSearchOptions",
     ),
     CacheRow(
         "own indexes",

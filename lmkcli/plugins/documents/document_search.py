@@ -6,19 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmkcli.errors import UsageError
+from lmkcli.plugins.documents.documents_index import MATCH, WORDS
 from lmkcli.plugins.documents.own_index import (
     EncodeCall,
     OwnIndex,
     OwnIndexOptions,
     OwnIndexSearch,
+    OwnSearchOptions,
     collection_at,
 )
+from lmkcli.plugins.documents.where import Condition
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 
 if TYPE_CHECKING:
     from lmkcli.operations.search import Search
     from lmkcli.retrieval.index import Index
+
+
+def own_index_of(search: "Search") -> OwnIndex:
+    """The index in the cache for the documents of a search."""
+    call = EncodeCall(search.trust_remote_code, search.device, search.offline)
+    return OwnIndex(collection_at(search.index), search.model, search.part(OwnIndexOptions), call)
 
 
 class DocumentSearch:
@@ -32,6 +41,8 @@ class DocumentSearch:
 
     def check(self, search: "Search") -> None:
         """Raise UsageError for settings that need an index of chunks or documents alone."""
+        for condition in search.part(OwnSearchOptions).where or ():
+            Condition.parse(condition)
         if search.level is not None:
             raise UsageError(
                 "--level has no effect on documents without an index, which are ranked by vectors and by "
@@ -42,24 +53,27 @@ class DocumentSearch:
         """Open the documents, with the index that lmk keeps for them."""
         from lmkcli.retrieval.pipeline import open_pipeline
 
-        call = EncodeCall(search.trust_remote_code, search.device, search.offline)
-        own = OwnIndex(
-            collection_at(search.index), search.model, search.part(OwnIndexOptions), call
-        )
+        own = own_index_of(search)
         if not own.model:
             report.note(
                 "no model is installed, so lmk searches by words only (BM25); to search by meaning too, run "
                 'pip install "lmkcli[demo]", or name a model with --model'
             )
+        fused = not (search.fuse or search.fuse_scale)
+        judged = fused and not (search.rerank or search.rerank_model)
         settings = replace(search.part(OpenSettings), model="")  # the vectors record their model
 
         def open_parts(paths: Sequence[Path]) -> "Index":
-            opened = open_pipeline(search.stages(paths), settings)
+            stages = search.stages(paths)
+            if fused and not search.others:
+                stages = replace(stages, fusion=MATCH if own.model else WORDS)
+            opened = open_pipeline(stages, settings)
             for note in opened.info.notes:
                 report.note(note)
             return opened
 
-        return OwnIndexSearch(own, open_parts, report)
+        where = search.part(OwnSearchOptions).where or ()
+        return OwnIndexSearch(own, open_parts, report, judged and not search.others, where)
 
     def answers(self, search: "Search", report: Report) -> None:
         """Return None: it opens what it claims."""

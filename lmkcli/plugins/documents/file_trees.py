@@ -9,28 +9,44 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 from lmkcli import catalog
+from lmkcli.artifact.outputs import is_artifact
+from lmkcli.data.collection import CONTROL_CHARACTERS
+from lmkcli.data.sources.files import is_beir
 from lmkcli.errors import DataError
+from lmkcli.plugins.documents.ignored import (
+    GITIGNORE,
+    IgnoreRules,
+    is_dependencies,
+    is_ignored,
+)
 from lmkcli.system.input_files import MAX_FILE, whole_file
 
 ZIP = ".zip"
-TABLES = frozenset((".csv", ".jsonl", ".mbox", ".parquet", ".tsv"))
+TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
 ZIPPED = ".gz"
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
+_OF_MODELS = ("config.json", "modules.json", "adapter_config.json")
 MAX_MEMBERS = 1_000_000  # files of an archive
 
 
 TEXT = "text"  # the reader of files with an unknown suffix, which a glob selects
+_LINES = frozenset((TEXT, "code", "log"))  # readers of files that may also be tables of records
 
 
 def is_known(path: str) -> bool:
     """Whether a file is read without a glob."""
-    return bool(_reader_of(path))
+    return bool(_reader_of(path)) or is_table(path)
+
+
+def is_table(path: str) -> bool:
+    """Whether a file has the suffix of a file of records."""
+    return PurePosixPath(unpacked(path)).suffix in TABLES
 
 
 def kind_of(path: str) -> str:
@@ -59,8 +75,28 @@ def has_reader(suffix: str) -> bool:
 
 
 def claimed(name: str) -> str:
-    """The name in the source `folder` of a file that is a document or an archive of documents; else ''."""
-    return f"folder:{name}" if is_document(Path(os.path.expanduser(name))) else ""
+    """The name in the source `folder` of documents: a folder, a file or an archive; else ''.
+
+    A folder of documents is neither a BEIR folder nor an artifact.
+    """
+    place = Path(os.path.expanduser(name))
+    found = is_folder_of_documents(place) if place.is_dir() else is_document(place)
+    return f"folder:{name}" if found else ""
+
+
+def is_folder_of_documents(folder: Path) -> bool:
+    """Whether the files of a folder are documents: it is neither a BEIR folder nor an artifact."""
+    return not (is_beir(folder) or is_artifact_folder(folder))
+
+
+def is_artifact_folder(folder: Path) -> bool:
+    """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
+    from lmkcli.artifact import manifest
+    from lmkcli.artifact.outputs import COMPLETE
+    from lmkcli.retrieval.pipeline import foreign_engine
+
+    names = (manifest.NAME, manifest.CLEARED, "parts", *COMPLETE, *_OF_MODELS)
+    return any((folder / name).exists() for name in names) or bool(foreign_engine(folder))
 
 
 def unpacked(path: str) -> str:
@@ -88,12 +124,12 @@ def is_document(path: Path) -> bool:
     if len(files) == 1:
         return _by_suffix(unpacked(files[0]))
     suffixes = {PurePosixPath(unpacked(each)).suffix for each in files}
-    return not suffixes & TABLES and any(is_known(each) for each in files)
+    return not suffixes & TABLES and any(_reader_of(each) for each in files)
 
 
 def _by_suffix(name: str) -> bool:
-    """Whether the suffix of a name is that of a document which is no plain text."""
-    return _readers()[0].get(PurePosixPath(name).suffix, TEXT) != TEXT
+    """Whether the suffix of a name is that of a document which is not made of lines."""
+    return _readers()[0].get(PurePosixPath(name).suffix, TEXT) not in _LINES
 
 
 @dataclass
@@ -106,56 +142,120 @@ class Listing:
     """Selected paths that are unreadable -> the reason."""
     others: Counter[str] = field(default_factory=Counter)
     """Suffix -> the number of files that are not selected."""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """Files and whole folders that are left out on purpose -> the reason."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Links to files and folders that are listed under their own names -> their targets."""
 
 
-def list_files(root: Path, selected: Callable[[str], bool]) -> Listing:
+def list_files(root: Path, selected: Callable[[str], bool], everything: bool = False) -> Listing:
     """List the files below `root`; `selected` tests a path.
 
-    Names that start with a dot are skipped, as in a shell. Links are not followed: a link to a place in
-    the folder is skipped too, and a link out of the folder is an error.
+    Names that start with a dot are skipped, as in a shell. Without `everything`, folders of dependencies and
+    what a .gitignore of the folder names are ignored. A link inside the folder is followed if its target is
+    not listed under its own name, so no file is listed twice; a link out of the folder is an error.
     """
-    listing = Listing()
-    for path in sorted(_walk(root, listing.errors)):
-        if not selected(path):
-            listing.others[Path(path).suffix.lower() or "(no suffix)"] += 1
-        elif reason := _unreadable_reason(root, path):
-            listing.errors[path] = reason
-        elif not (root / path).is_symlink():
-            listing.files.append(path)
-    return listing
+    return _Walk(root, selected, everything).listing
 
 
-def _walk(root: Path, errors: dict[str, str]) -> Iterator[str]:
-    """The paths of all files; folders that cannot be opened are added to `errors`."""
+class _Walk:
+    """One walk through a folder: first the files themselves, then the targets of links."""
 
-    def relative(path: str) -> str:
-        return Path(path).relative_to(root).as_posix()
+    def __init__(self, root: Path, selected: Callable[[str], bool], everything: bool) -> None:
+        self._root, self._real_root = root, Path(os.path.realpath(root))
+        self._selected = selected
+        self._ignoring = not everything
+        self._links: list[str] = []
+        self._seen: set[str] = set()  # real paths of files and folders
+        self.listing = Listing()
+        self._folder("", ())
+        while self._links:
+            links, self._links = sorted(self._links), []
+            for link in links:
+                self._follow(link)
+        self.listing.files.sort()
+        self.listing.errors = dict(sorted(self.listing.errors.items()))
 
-    def failed(error: OSError) -> None:
-        errors[relative(error.filename)] = f"cannot be opened ({error.strerror})"
+    def _folder(self, path: str, rules: tuple[IgnoreRules, ...]) -> None:
+        """Walk through a folder; `rules` are those of the folders above it."""
+        self._seen.add(os.path.realpath(self._root / path))
+        try:
+            with os.scandir(self._root / path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self.listing.errors[path or "."] = f"cannot be opened ({error.strerror})"
+            return
+        names = {entry.name for entry in found}
+        if self._ignoring and GITIGNORE in names:
+            rules = (*rules, IgnoreRules.read(self._root, path))
+        for entry in found:
+            inside = f"{path}/{entry.name}" if path else entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                self._links.append(inside)
+            elif reason := self._ignore_reason(inside, entry.is_dir(), rules):
+                self.listing.ignored[inside] = reason
+            elif entry.is_dir():
+                self._folder(inside, rules)
+            else:
+                self._file(inside)
 
-    for folder, folders, files in os.walk(root, onerror=failed):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in folders:
-            path = relative(os.path.join(folder, name))
-            if os.path.islink(root / path) and (reason := _unreadable_reason(root, path)):
-                errors[path] = reason
-        yield from (relative(os.path.join(folder, name)) for name in files if name[0] != ".")
+    def _ignore_reason(self, path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> str:
+        if not self._ignoring:
+            return ""
+        if is_folder and is_dependencies(self._root / path):
+            return "is a folder of dependencies"
+        if is_artifact(self._root / path if is_folder else self._root / path.removesuffix(".json")):
+            return "is an artifact of lmk"
+        return f"is in {GITIGNORE}" if is_ignored(path, is_folder, rules) else ""
+
+    def _file(self, path: str) -> None:
+        self._seen.add(os.path.realpath(self._root / path))
+        if not self._selected(path):
+            self.listing.others[Path(path).suffix.lower() or "(no suffix)"] += 1
+        elif reason := _unreadable_reason(self._root / path, path):
+            self.listing.errors[path] = reason
+        else:
+            self.listing.files.append(path)
+
+    def _follow(self, link: str) -> None:
+        """List what a link leads to, unless it is listed already."""
+        place = self._root / link
+        target = os.path.realpath(place)
+        try:
+            is_folder = stat.S_ISDIR(place.stat().st_mode)
+        except OSError as error:
+            if self._selected(link) or not Path(link).suffix:
+                self.listing.errors[link] = f"cannot be opened ({error.strerror})"
+            return
+        if not Path(target).is_relative_to(self._real_root):
+            if is_folder or self._selected(link):
+                self.listing.errors[link] = (
+                    "is a link out of the folder, which lmk does not follow; copy its target"
+                )
+        elif target in self._seen or self._real_root.is_relative_to(target):
+            self.listing.links[link] = os.path.relpath(target, self._real_root)
+        elif is_folder:
+            self._folder(link, ())
+        else:
+            self._file(link)
 
 
-def _unreadable_reason(root: Path, path: str) -> str:
-    """The reason why a file or a link is unreadable; empty if it is readable."""
-    place = root / path
+def _unreadable_reason(place: Path, path: str) -> str:
+    """The reason why a file is unreadable; empty if it is readable."""
     try:
         mode = place.stat().st_mode
-        if place.is_symlink() and not place.resolve().is_relative_to(root.resolve()):
-            return "is a link out of the folder, which lmk does not follow; copy its target"
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not stat.S_ISREG(mode):
         return "is a pipe or a device"
     if any("\ud800" <= character <= "\udfff" for character in path):
         return "has a name that is not UTF-8; rename it"
+    if CONTROL_CHARACTERS.search(path):
+        return "has a control character in its name; rename it"
+    if not os.access(place, os.R_OK):
+        return "cannot be opened (Permission denied)"
     return ""
 
 
@@ -166,8 +266,8 @@ class FileTree(ABC):
         self.root = root
 
     @abstractmethod
-    def listing(self, selected: Callable[[str], bool]) -> Listing:
-        """The files; `selected` tests a path."""
+    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
+        """The files; `selected` tests a path. With `everything`, no folder is ignored."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -181,8 +281,8 @@ class FileTree(ABC):
 class DiskTree(FileTree):
     """A folder on disk."""
 
-    def listing(self, selected: Callable[[str], bool]) -> Listing:
-        return list_files(self.root, selected)
+    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
+        return list_files(self.root, selected, everything)
 
     def read(self, path: str) -> bytes:
         return read_file(self.root / path)
@@ -194,7 +294,7 @@ class DiskTree(FileTree):
 class OneFile(FileTree):
     """A single file, which is selected whatever its name."""
 
-    def listing(self, selected: Callable[[str], bool]) -> Listing:
+    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
         return Listing([self.root.name])
 
     def read(self, path: str) -> bytes:
@@ -231,7 +331,7 @@ class ZipTree(FileTree):
             each for each in members if not each.is_dir() and not is_hidden(each.filename)
         ]
 
-    def listing(self, selected: Callable[[str], bool]) -> Listing:
+    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
         listing = Listing()
         times = Counter(member.filename for member in self._members)
         for member in sorted(self._members, key=lambda each: each.filename):

@@ -1,13 +1,16 @@
-"""A folder or archive with one document per file: text, Markdown, HTML, PDF, Word and e-books."""
+"""A folder or archive of documents: one for each file, or for each record of a table."""
 
 import gzip
 import hashlib
 import io
 import os
+import re
 import zlib
+from collections import Counter, deque
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -15,21 +18,30 @@ from lmkcli import catalog
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
-    CountedDocs,
     Doc,
     DocStream,
     Qrel,
     Query,
     Shard,
     check_options,
+    map_id,
     spell,
 )
 from lmkcli.data.fields import Fields
-from lmkcli.data.filetext import FileReader, FileText, check_encoding
+from lmkcli.data.filetext import (
+    FileReader,
+    FileText,
+    WrongEncoding,
+    check_encoding,
+    decode_text,
+)
 from lmkcli.data.qrels import read_qrels
-from lmkcli.data.records import open_records
-from lmkcli.errors import DataError, UsageError
+from lmkcli.data.records import is_text, open_records
+from lmkcli.data.sources.files import FileCollection, open_files
+from lmkcli.data.streams import find_undecodable
+from lmkcli.errors import DataError, LmkError, MissingExtra, UsageError
 from lmkcli.plugins.documents.file_trees import (
+    TEXT,
     ZIP,
     ZIPPED,
     DiskTree,
@@ -38,9 +50,12 @@ from lmkcli.plugins.documents.file_trees import (
     OneFile,
     ZipTree,
     is_known,
+    is_table,
     kind_of,
+    read_file,
 )
 from lmkcli.system.input_files import MAX_FILE, not_a_file
+from lmkcli.text.formatting import counted, shell_line
 
 OPTIONS = ("encoding", "glob", "map_ids", "qrels", "queries", "unreadable")
 MAX_SHOWN = 20  # files that an error message lists
@@ -51,15 +66,18 @@ def open_folder(name: str, options: dict[str, str]) -> "FolderCollection":
 
     PATH may also be a zip archive, or a single file.
 
-    Options: `glob` reads only the matching files ('**/*.py+**/*.md'); `unreadable=skip` skips unreadable
-    files, which otherwise are an error; `encoding` (utf-8) applies to files that do not declare an encoding;
-    `map_ids`; and the files `queries` and `qrels`. The first use of the documents lists the folder. It raises
-    DataError for a folder without such files, MissingExtra if the library that reads a file is not installed.
+    Files of records (csv, tsv, json, jsonl, parquet, mbox) give one document per record, in the fields that
+    a single file would have. Options: `glob` reads only the matching files ('**/*.py+**/*.md');
+    `unreadable=stop` refuses files that cannot be read, which otherwise are left out and counted; `encoding`
+    applies to files that do not declare an encoding, which otherwise is UTF-8 or guessed; `map_ids`; and the
+    files `queries` and `qrels`. The first use of the documents lists the folder. It raises DataError for a
+    folder without such files.
     """
     check_options(name, options, OPTIONS)
-    if options.get("unreadable", "skip") != "skip":
+    if options.get("unreadable", "skip") not in ("skip", "stop"):
         raise UsageError(
-            f"{spell(name, options)}: write unreadable=skip, or remove the option to refuse such files"
+            f"{spell(name, options)}: write unreadable=stop to refuse such files, or remove the option to "
+            "leave them out"
         )
     check_encoding(options.get("encoding", "utf-8"))
     paths = {key: options[key] for key in ("queries", "qrels") if key in options}
@@ -100,47 +118,68 @@ def matches(path: str, glob: str) -> bool:
 
 
 class _OpenedFolder(NamedTuple):
-    """The files of a folder with their ids, in order; their stamp; and the readers of their kinds."""
+    """The files of a folder with their ids, in order; their stamp; and the readers of their kinds.
+
+    `missing` has the kinds whose reader needs a package that is not installed, with the reason.
+    """
 
     ids: dict[str, str]
     file_stats: dict[str, list[int]]
     readers: dict[str, FileReader]
+    missing: dict[str, str]
 
 
 class FolderCollection(Collection):
-    """One document per file. The id of a document is the path of its file in the folder or archive."""
+    """One document per file or record.
+
+    The id of a document is the path of its file in the folder or archive; the id of a record is that path,
+    '#' and the id or number of the record. Ids may contain spaces.
+    """
 
     def __init__(self, name: str, tree: FileTree, options: dict[str, str]) -> None:
         self.name = name
         self._tree, self._options = tree, options
         self._fields = Fields.parse({k: v for k, v in options.items() if k == "map_ids"})
-        self._encoding = options.get("encoding", "utf-8")
-        self.settings = self._fields.settings | {"encoding": self._encoding}
+        self._encoding = options.get("encoding", "")
+        self.settings = self._fields.settings | {"encoding": self._encoding or "utf-8"}
+        self._stops = options.get("unreadable") == "stop"
         self._skipped: dict[str, str] = {}
+        self._empty: dict[str, str] = {}
+        self._guessed: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
 
     # The folder is listed when its documents are used. Judgements need no list: an evaluation of a run from
     # someone else must not read the whole disk because the record of the run names '/' as its collection.
     @cached_property
     def _listing(self) -> Listing:
-        return self._tree.listing(self._selected)
+        return self._tree.listing(self._selected, "glob" in self._options)
 
     @cached_property
     def _opened(self) -> "_OpenedFolder":
         """The state at the first use of the documents."""
         files = self._listing.files
-        kinds = sorted({kind_of(path) for path in files})
-        readers: dict[str, FileReader] = {kind: catalog.READERS.load(kind) for kind in kinds}
-        return _OpenedFolder(self._unique_ids(), self._file_stats_of(files), readers)
+        readers: dict[str, FileReader] = {}
+        missing: dict[str, str] = {}
+        for kind in sorted({TEXT, *map(kind_of, files)}):
+            try:
+                readers[kind] = catalog.READERS.load(kind)
+            except MissingExtra as error:
+                if self._stops:
+                    raise
+                missing[kind] = f"is of a kind that {str(error).partition(' needs ')[2]}"
+        stats = self._file_stats_of(self._listing, missing)
+        return _OpenedFolder(self._unique_ids(), stats, readers, missing)
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of a shard.
+        """The documents of a shard, which has whole files.
 
-        Without `unreadable=skip`, raises DataError with all unreadable files before the first document.
+        With `unreadable=stop`, raises DataError with all unreadable files before the first document. If no
+        document of the whole folder can be read, raises DataError with the reasons.
         """
         files = list(self._opened.ids)
         rows = shard.rows(len(files))
-        files = files[rows.start : rows.stop]
-        return CountedDocs(lambda: self._docs(files), len(files))
+        mine = files[rows.start : rows.stop]
+        return _FolderDocs(self, mine, whole=len(mine) == len(files))
 
     def queries(self) -> Iterator[Query]:
         path = self._options.get("queries")
@@ -162,15 +201,48 @@ class FolderCollection(Collection):
         return self._opened.file_stats
 
     def skipped_files(self) -> dict[str, str]:
-        """Skipped unreadable files, and the number of files with each suffix that is not read."""
+        """Files that were left out with the reason, and the number of files of each kind that is not read."""
         others = {
             suffix: "is a kind that is not read" + (f" ({count:,} files)" if count > 1 else "")
             for suffix, count in sorted(self._listing.others.items())
         }
-        return {**self._listing.errors, **self._skipped, **others}
+        links = {
+            link: f"is a link to {target}, which has its own entry"
+            for link, target in self._listing.links.items()
+        }
+        unread = {**self._listing.errors, **self._skipped, **self._empty}
+        return {**dict(sorted(unread.items())), **links, **self._listing.ignored, **others}
 
     def skipped_count(self) -> int:
         return len(self._listing.errors | self._skipped)
+
+    def guessed_encodings(self) -> dict[str, str]:
+        return dict(sorted(self._guessed.items()))
+
+    def summary(self) -> str:
+        """What was read and what was left out, in one line; empty if nothing was left out or guessed."""
+        listing = self._listing
+        unread = Counter(map(_brief, (listing.errors | self._skipped).values()))
+        ignored = Counter(map(_brief, listing.ignored.values()))
+        guessed = Counter(self._guessed.values())
+        facts = {
+            f"{counted(unread.total(), 'file')} left out ({_counts(unread)})": unread,
+            counted(len(self._empty), "empty file"): self._empty,
+            f"{ignored.total():,} ignored ({_counts(ignored)})": ignored,
+            f"{counted(len(listing.links), 'link')} to files in it": listing.links,
+            f"{listing.others.total():,} of other kinds ({_counts(listing.others)})": (
+                [] if "glob" in self._options else listing.others
+            ),
+            f"encodings guessed: {_counts(guessed)}": guessed,
+        }
+        shown = [fact for fact, there in facts.items() if there]
+        if not shown:
+            return ""
+        documents, files = sum(self._numbers.values()), len(self._numbers)
+        read = f"{counted(documents, 'document')} from {counted(files, 'file')}"
+        place = os.path.relpath(self._tree.root)
+        place = str(self._tree.root) if place.startswith("..") else place
+        return f"{place}: {'; '.join([read, *shown])}; to list them: {shell_line('lmk', 'show', place)}"
 
     def _selected(self, path: str) -> bool:
         globs = self._options.get("glob")
@@ -179,7 +251,7 @@ class FolderCollection(Collection):
         return any(matches(path, glob) for glob in globs.split("+"))
 
     def _unique_ids(self) -> dict[str, str]:
-        """File -> id. Raises DataError for an invalid or repeated id, and for a folder without files."""
+        """File -> id. Raises DataError for a repeated id, and for a folder without files."""
         if not self._listing.files and not self._listing.errors:
             kinds = ", ".join(
                 f"{n:,} {suffix}" for suffix, n in self._listing.others.most_common(5)
@@ -188,7 +260,8 @@ class FolderCollection(Collection):
                 f"{self.name}: none of its files is selected; it contains {kinds or 'no files'}. "
                 "Select files by name, for instance with ',glob=**/*.py'"
             )
-        ids = {path: self._fields.id(path, self.name, "document") for path in self._listing.files}
+        mapped = self._fields.map_ids
+        ids = {path: map_id(path) if mapped else path for path in self._listing.files}
         files: dict[str, str] = {}
         for path, name in ids.items():
             if files.setdefault(name, path) != path:
@@ -197,50 +270,95 @@ class FolderCollection(Collection):
                 )
         return ids
 
-    def _docs(self, files: list[str]) -> Iterator[Doc]:
-        if "unreadable" not in self._options:
-            self._check(files)
-        for path in files:
-            try:
-                content = self._read(path)
-            except DataError as error:
-                self._skipped[path] = str(error)
-                continue
-            title = content.title or (
-                PurePosixPath(path.removesuffix(ZIPPED)).stem if content.text.strip() else ""
-            )
-            yield Doc(self._opened.ids[path], content.text, title)
-        now = self._tree.listing(self._selected).files
-        if self._file_stats_of(now) != self._opened.file_stats:
-            raise DataError(
-                f"{self.name}: files changed while lmk read them: run the command again with "
-                "--if-exists overwrite (or update) when nothing writes into the folder any more"
-            )
+    def documents_of(self, path: str) -> Iterator[Doc]:
+        """The documents of a file. A file that cannot be read, or has no text, has none, and is counted."""
+        self._numbers.pop(path, None)
+        name, number = self._opened.ids[path], 0
+        try:
+            for doc in self._content(path):
+                number += 1
+                yield doc._replace(id=name + (map_id(doc.id) if self._fields.map_ids else doc.id))
+        except DataError as error:
+            self._skipped[path] = str(error)
+        if number:
+            self._numbers[path] = number
+        elif path not in self._skipped:
+            self._empty[path] = "is empty"
 
-    def _check(self, files: list[str]) -> None:
-        """Raise DataError with all unreadable files."""
-        errors = dict(self._listing.errors)
+    def _content(self, path: str) -> Iterator[Doc]:
+        """The documents of a file. The id of a record is '#' and its id in the file, else it is empty."""
+        table = self._table(path)
+        if table is not None:
+            for doc in table.docs():
+                if doc.content.strip():
+                    yield doc._replace(id=f"#{doc.id}")
+            if rows := table.skipped_count():
+                raise DataError(f"has {counted(rows, 'row')} that cannot be read")
+            return
+        content = self._read(path)
+        if content.text.strip():
+            title = content.title or PurePosixPath(path.removesuffix(ZIPPED)).stem
+            yield Doc("", content.text, title)
+        elif content.title:
+            yield Doc("", "", content.title)
+
+    def _table(self, path: str) -> FileCollection | None:
+        """The records of a file; None for another file, and for a table that is better read as text.
+
+        That is a table without columns that lmk recognises, or a single object of JSON, such as settings.
+        """
+        if not is_table(path) or not isinstance(self._tree, DiskTree):
+            return None
+        file, options = self._tree.root / path, {"unreadable": "skip"}
+        try:
+            if self._encoding:
+                options["encoding"] = self._encoding
+            elif is_text(file) and find_undecodable(file):
+                self._guessed[path] = options["encoding"] = _guess(self._tree.read(path))
+            table = open_files(str(file), options)
+            first = list(islice(table.docs(), 2))
+        except LmkError as error:
+            if not is_text(file):
+                raise DataError(f"cannot be read: {error}") from error
+            return None
+        settings = len(first) == 1 and table.notes() and _suffix(path) == ".json"
+        return None if settings or not first or table.skipped_count() else table
+
+    def is_changed(self) -> bool:
+        """Whether files of the folder have changed since their list was made."""
+        now = self._tree.listing(self._selected, "glob" in self._options)
+        return self._file_stats_of(now, self._opened.missing) != self._opened.file_stats
+
+    def unread_reasons(self) -> dict[str, str]:
+        """File -> the reason why it cannot be read, for all files so far."""
+        return self._listing.errors | self._skipped
+
+    def check_all(self, files: list[str]) -> None:
+        """With `unreadable=stop`, raise DataError with all files that cannot be read."""
+        if not self._stops:
+            return
         for path in files:
-            try:
-                self._read(path)
-            except DataError as error:
-                errors[path] = str(error)
-        if errors:
-            lines = [f"  {path} {reason}" for path, reason in list(errors.items())[:MAX_SHOWN]]
-            lines += [f"  … and {len(errors) - MAX_SHOWN:,} more"] * (len(errors) > MAX_SHOWN)
+            deque(self.documents_of(path), maxlen=0)
+        if errors := self.unread_reasons():
             raise DataError(
-                f"{self.name}: {len(errors):,} of its files cannot be read:\n"
-                + "\n".join(lines)
-                + "\nfix or move them, or skip them with ',unreadable=skip'"
+                f"{self.name}: {len(errors):,} of its files cannot be read:\n{_first(errors)}\n"
+                "fix or move them, or remove ',unreadable=stop' to leave them out"
             )
 
     def _read(self, path: str) -> FileText:
-        data = self._tree.read(path)
-        return self._opened.readers[kind_of(path)](_unzipped(data, path), self._encoding)
+        """The text of a file, in a guessed encoding if it is neither UTF-8 nor in the one it declares."""
+        kind = kind_of(path)
+        if kind in self._opened.missing:
+            raise DataError(self._opened.missing[kind])
+        data = _unzipped(self._tree.read(path), path)
+        content, encoding = read_as(self._opened.readers[kind], data, self._encoding)
+        if encoding:
+            self._guessed[path] = encoding
+        return content
 
-    def _file_stats_of(self, paths: list[str]) -> dict[str, list[int]]:
+    def _file_stats_of(self, listing: Listing, missing: dict[str, str]) -> dict[str, list[int]]:
         digest, sizes, times = hashlib.sha256(), [0], [0]
-        for path in paths:
+        for path in listing.files:
             try:
                 stat = self._tree.stat(path)
             except OSError:  # deleted in the meantime: reading it will raise the error
@@ -248,8 +366,134 @@ class FolderCollection(Collection):
             digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
             sizes.append(stat.st_size)
             times.append(stat.st_mtime_ns)
+        # A file that becomes readable, by its permissions or an installed package, is a change too.
+        for path, reason in (listing.errors | missing).items():
+            digest.update(f"{path}\0{reason}\0".encode("utf-8", "surrogatepass"))
         number = int.from_bytes(digest.digest()[:6], "big")
         return {self._tree.root.resolve().name: [sum(sizes), max(times), number]}
+
+
+class _FolderDocs(DocStream):
+    """The documents of some files of a folder; `whole` if they are all its files."""
+
+    def __init__(self, folder: FolderCollection, files: list[str], whole: bool) -> None:
+        self._folder, self._files, self._whole = folder, files, whole
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Doc]:
+        folder, found = self._folder, False
+        folder.check_all(self._files)
+        self._done = 0
+        for path in self._files:
+            for doc in folder.documents_of(path):
+                found = True
+                yield doc
+            self._done += 1
+        if folder.is_changed():
+            raise DataError(
+                f"{folder.name}: files changed while lmk read them: run the command again with "
+                "--if-exists overwrite (or update) when nothing writes into the folder any more"
+            )
+        if self._whole and not found:
+            reasons = folder.unread_reasons()
+            raise DataError(
+                f"{folder.name}: none of its files has text that can be read"
+                + (f":\n{_first(reasons)}" if reasons else "")
+            )
+
+    @property
+    def fraction(self) -> float | None:
+        return self._done / len(self._files) if self._files else 1.0
+
+    @property
+    def total(self) -> int | None:
+        return None if any(map(is_table, self._files)) else len(self._files)
+
+
+def read_as(reader: FileReader, data: bytes, encoding: str) -> tuple[FileText, str]:
+    """The text of a file in an encoding; '' is UTF-8, or else a guess, which is returned too."""
+    try:
+        return reader(data, encoding or "utf-8"), ""
+    except WrongEncoding:
+        if encoding:
+            raise
+    guessed = _guess(data)
+    return reader(data, guessed), guessed
+
+
+def file_at(root: Path, doc_id: str) -> str:
+    """The path below a folder of the file that contains a document; '' if there is none.
+
+    A file of the folder may have been changed or removed, and a document may come from an archive.
+    """
+    for path in (doc_id, doc_id.rpartition("#")[0]):
+        place = root / path
+        if path and place.is_file() and place.resolve().is_relative_to(root.resolve()):
+            return path
+    return ""
+
+
+def first_line(root: Path, path: str, text: str, encoding: str = "") -> int:
+    """The line of a file at which the text of its document starts, from 1; 0 if it has no such lines.
+
+    A reader removes lines at the start of a file (metadata, a title) and empty lines at its end, or it
+    changes the text, as that of a web page. Also 0 if the file has changed since `text` was read.
+    """
+    try:
+        data = _unzipped(read_file(root / path), path)
+        reader: FileReader = catalog.READERS.load(kind_of(path))
+        content, _ = read_as(reader, data, encoding)
+        lines, _ = read_as(_whole, data, encoding)
+    except LmkError:
+        return 0
+    whole, own = lines.text.rstrip("\n").split("\n"), text.rstrip("\n").split("\n")
+    first = len(whole) - len(own)
+    same = content.text == text and first >= 0 and whole[first] == own[0] and whole[-1] == own[-1]
+    return first + 1 if same else 0
+
+
+def text_of_file(file: Path) -> str | None:
+    """The whole text of a file, unpacked and decoded; None if it is no text, or cannot be read."""
+    try:
+        content, _ = read_as(_whole, _unzipped(read_file(file), file.name), "")
+    except DataError:
+        return None
+    return content.text
+
+
+def _whole(data: bytes, encoding: str) -> FileText:
+    return FileText("", decode_text(data, encoding))
+
+
+def _guess(data: bytes) -> str:
+    """The encoding of a text, or DataError, with only the reason, if the bytes are no text."""
+    from lmkcli.plugins.documents.encodings import guess_encoding
+
+    encoding = guess_encoding(data)
+    if not encoding:
+        raise DataError("is binary, or text in an encoding that lmk does not recognise")
+    return encoding
+
+
+def _suffix(path: str) -> str:
+    return PurePosixPath(path.lower().removesuffix(ZIPPED)).suffix
+
+
+def _brief(reason: str) -> str:
+    """The start of a reason, without details."""
+    start = re.split(r"[;:,(]", reason, maxsplit=1)[0].strip()
+    return re.sub(r"^is (an? )?", "", start)
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counter.most_common(5))
+
+
+def _first(errors: dict[str, str]) -> str:
+    """The first errors, one per line."""
+    lines = [f"  {path} {reason}" for path, reason in sorted(errors.items())[:MAX_SHOWN]]
+    lines += [f"  … and {len(errors) - MAX_SHOWN:,} more"] * (len(errors) > MAX_SHOWN)
+    return "\n".join(lines)
 
 
 def _unzipped(data: bytes, path: str) -> bytes:

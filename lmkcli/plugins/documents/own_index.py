@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,11 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
+from lmkcli.data.sources.files import is_beir
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
+from lmkcli.plugins.documents.documents_index import DocumentsIndex
+from lmkcli.plugins.documents.file_trees import has_reader, is_artifact_folder
 from lmkcli.progress import Report, mute
 from lmkcli.spec.operation import options
 from lmkcli.spec.recipe import RecipeOptions
@@ -33,8 +35,9 @@ from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Doc, Query
-    from lmkcli.data.run import Run
+    from lmkcli.data.run import Ranking, Run
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
+    from lmkcli.text.query_words import QueryWords
 
 Answer = TypeVar("Answer")
 CHUNK = 128  # tokens of a chunk of the vectors, and words of a chunk of BM25
@@ -46,7 +49,6 @@ _COLLECTIONS = frozenset(
     (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".mbox", ".zip")
 )
 _COMPRESSED = (".gz", ".zst", ".zip")
-_OF_MODELS = ("config.json", "modules.json", "adapter_config.json")
 
 
 def collection_at(path: Path) -> str:
@@ -59,35 +61,16 @@ def collection_at(path: Path) -> str:
     given, *pairs = [text] if os.path.exists(text) else text.split(",")
     place = Path(os.path.abspath(os.path.expanduser(given.removeprefix("folder:"))))
     name = ""
-    if place.is_dir() and not _is_artifact(place):
-        name = f"folder:{place}" if given.startswith("folder:") else _folder(place)
+    if place.is_dir() and not is_artifact_folder(place):
+        beir = is_beir(place) and not given.startswith("folder:")
+        name = str(place) if beir else f"folder:{place}"
     elif place.is_file():
         name = _file(place)
     return ",".join([name, *pairs]) if name else ""
 
 
-def _is_artifact(folder: Path) -> bool:
-    """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
-    from lmkcli.artifact import manifest
-    from lmkcli.artifact.outputs import COMPLETE
-    from lmkcli.retrieval.pipeline import foreign_engine
-
-    names = (manifest.NAME, manifest.CLEARED, "parts", *COMPLETE, *_OF_MODELS)
-    return any((folder / name).exists() for name in names) or bool(foreign_engine(folder))
-
-
-def _folder(folder: Path) -> str:
-    from lmkcli.data.sources.files import SUFFIXES
-
-    stems = ("corpus", "queries")
-    beir = any((folder / f"{stem}{suffix}").is_file() for stem in stems for suffix in SUFFIXES)
-    return str(folder) if beir else f"folder:{folder}"
-
-
 def _file(file: Path) -> str:
     """The name of the collection in a file; empty for a run, and for a file of another kind."""
-    from lmkcli.plugins.documents.file_trees import has_reader
-
     suffixes = [each.lower() for each in file.suffixes]
     while len(suffixes) > 1 and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
@@ -135,6 +118,23 @@ class OwnIndexOptions(Settings):
     doc_prompt: Annotated[str | None, _recipe_flag("doc_prompt")] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnSearchOptions(OwnIndexOptions):
+    """All settings of a search of documents without an index."""
+
+    panel: ClassVar[str] = OwnIndexOptions.panel
+    where: Annotated[
+        list[str] | None,
+        Flag(
+            "Filter: type=pdf, path=mail/**, date>=2026; repeatable.",
+            metavar="CONDITION",
+            often=True,
+            ineffective=_of_index,
+            suggest_for="--filter --type --glob --since",
+        ),
+    ] = None
+
+
 class EncodeCall(NamedTuple):
     """The settings of an encoding that do not belong to its result: consent, device and network."""
 
@@ -178,6 +178,20 @@ class OwnIndex:
     def paths(self) -> list[Path]:
         """The vectors, if there is a model, and the BM25 index."""
         return [self.folder / "vectors"] * bool(self.model) + [self.folder / "bm25"]
+
+    @property
+    def name(self) -> str:
+        """The last name in the path of the collection."""
+        return _stem(self.collection)
+
+    def is_current(self) -> bool:
+        """Whether the index is complete, and no file has changed since its last update."""
+        from lmkcli.data.collection import open_collection
+
+        state = read_state(self.folder)
+        return state is not None and _is_current(
+            state, open_collection(self.collection).file_stats()
+        )
 
     def refresh(self, report: Report) -> int:
         """Update the folder if the collection has changed. Returns the time of its last update."""
@@ -355,29 +369,6 @@ def _stem(collection: str) -> str:
     return name[:40] or "root"
 
 
-def _heading(doc: "Doc", passage: "Passage", question: str) -> str:
-    """The headings above the answer in a passage, without the title of the document.
-
-    The answer is in the section with most words of the question. A word in n sections counts 1/n.
-    """
-    from lmkcli.data.collection import CHUNK_BREAK
-    from lmkcli.text.headings import Outline
-    from lmkcli.text.snippets import lower_words
-
-    lead = len(doc.content) - len(
-        doc.text
-    )  # positions count from the title, the outline from the text
-    text = doc.text.replace(CHUNK_BREAK, "\n")
-    sections = Outline(text).sections(max(passage.begin - lead, 0), max(passage.end - lead, 1))
-    words = [
-        {*lower_words(question)} & {*lower_words(text[start:end])} for start, end, _ in sections
-    ]
-    number = Counter(word for found in words for word in found)
-    scores = [sum(1 / number[word] for word in found) for found in words]
-    *_, path = sections[scores.index(max(scores))]
-    return " > ".join(path[1:] if path[:1] == [doc.title] else path)
-
-
 class OwnIndexSearch:
     """An index in the cache as an index that can be searched. Each search first updates it.
 
@@ -385,10 +376,21 @@ class OwnIndexSearch:
     """
 
     def __init__(
-        self, own: OwnIndex, open_parts: "Callable[[Sequence[Path]], Index]", report: Report
+        self,
+        own: OwnIndex,
+        open_parts: "Callable[[Sequence[Path]], Index]",
+        report: Report,
+        judged: bool = True,
+        where: Sequence[str] = (),
     ) -> None:
+        """`judged`: whether the parts are fused by match, so that the scores tell good hits.
+
+        `where` has conditions that all hits fulfil.
+        """
+        self._where = where
         self._own, self._open_parts, self._report = own, open_parts, report
-        self._opened: Index | None = None
+        self._model = own.model if judged else None
+        self._opened: DocumentsIndex | None = None
         self._updated = 0
         self._refresh()
 
@@ -398,21 +400,27 @@ class OwnIndexSearch:
 
     def search(self, queries: "list[Query]", k: int) -> "Run":
         self._refresh()
-        return self._answer(lambda index: index.search(queries, k))
+        if not self._where:
+            return self._answer(lambda index: index.search(queries, k))
+        from lmkcli.retrieval.filtering import filtered_run
+
+        where = self._where
+        return self._answer(lambda index: filtered_run(index, queries, k, index.accepting(where)))
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
         return self._answer(lambda index: index.texts(ids))
 
     def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
-        found = self._answer(lambda index: index.passages(query, ids))
-        docs = self.texts([*found])
-        return {
-            name: part._replace(heading=_heading(docs[name], part, query.text))
-            for name, part in found.items()
-        }
+        return self._answer(lambda index: index.passages(query, ids))
+
+    def is_answered(self, query: "Query", ranking: "Ranking") -> bool | None:
+        return self._current.is_answered(query, ranking)
+
+    def query_words(self, question: str) -> "QueryWords":
+        return self._current.query_words(question)
 
     @property
-    def _current(self) -> "Index":
+    def _current(self) -> "DocumentsIndex":
         assert self._opened is not None
         return self._opened
 
@@ -421,10 +429,14 @@ class OwnIndexSearch:
         updated = self._own.refresh(self._report)
         changed = self._opened is None or updated != self._updated
         if changed:
-            self._opened, self._updated = self._open_parts(self._own.paths), updated
+            index = self._open_parts(self._own.paths)
+            self._opened, self._updated = (
+                DocumentsIndex(index, self._own.collection, self._model),
+                updated,
+            )
         return changed
 
-    def _answer(self, ask: "Callable[[Index], Answer]") -> Answer:
+    def _answer(self, ask: "Callable[[DocumentsIndex], Answer]") -> Answer:
         """Ask the open index. If another process has just replaced its files, open it again."""
         try:
             return ask(self._current)

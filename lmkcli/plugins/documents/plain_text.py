@@ -85,11 +85,13 @@ def _scalar(value: str, following: list[str]) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """The text without comments; a comment in a fenced block is code, and stays."""
+    """The text with empty lines for comments; a comment in a fenced block is code, and stays."""
     blocks = fenced_blocks(text)
     return _COMMENT.sub(
         lambda found: (
-            found[0] if any(start <= found.start() < end for start, end in blocks) else ""
+            found[0]
+            if any(start <= found.start() < end for start, end in blocks)
+            else "\n" * found[0].count("\n")
         ),
         text,
     )

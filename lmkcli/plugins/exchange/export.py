@@ -76,7 +76,9 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
     to: Annotated[
         Target,
         Flag(
-            "The tool or the file format to write for.", often=True, suggest_for="--format --type"
+            f"The tool or the file format to write for: {', '.join(catalog.EXPORTERS)}.",
+            often=True,
+            suggest_for="--format --type",
         ),
     ] = field(kw_only=True)
     landmark_transformer: Annotated[

@@ -80,7 +80,7 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
     origin: Annotated[
         Origin,
         Flag(
-            "The tool or format of the vectors (lmk show formats).",
+            f"The tool or format of the vectors: {', '.join(catalog.IMPORTERS)}.",
             long="--from",
             often=True,
             suggest_for="--format --type",

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -419,6 +420,11 @@ def submit(scripts: Sequence[Path], folder: Path) -> dict[str, str]:
 
     Failed tasks do not prevent the next script. DataError with the message of sbatch if it refuses one.
     """
+    if shutil.which("sbatch") is None:
+        raise DataError(
+            "sbatch is missing, so nothing was submitted; run the same command on a machine with SLURM, or "
+            f"without --slurm. The scripts are written: {', '.join(map(str, scripts))}"
+        )
     jobs: dict[str, str] = {}
     for script in scripts:
         after = [f"--dependency=afterany:{list(jobs.values())[-1]}"] if jobs else []

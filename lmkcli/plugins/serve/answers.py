@@ -1,10 +1,12 @@
 """Requests to answers as JSON values, for all interfaces of a server (HTTP and MCP)."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.serve import schema
 from lmkcli.plugins.serve.indexes import SearchPlan
 from lmkcli.plugins.serve.service import SearchService
@@ -20,7 +22,7 @@ from lmkcli.plugins.serve.work import (
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.settings import RerankSettings
-from lmkcli.text.snippets import snippet
+from lmkcli.text.query_words import QueryWords
 
 
 class NotFound(Exception):
@@ -80,6 +82,7 @@ class Answers:
             request.id_prefix,
             texts=not run and request.text != "none",
             passages=not run and request.passages,
+            where=(request.where,) if isinstance(request.where, str) else tuple(request.where),
         )
         queries = [request.query] if isinstance(request.query, str) else request.query
         found = await self.service.run(work, queries)
@@ -95,7 +98,14 @@ class Answers:
         (found,) = await self.service.run(work, [doc_id])
         if found.doc is None:
             raise NotFound(f"{name} has no document {doc_id!r}")
-        return _document(name, found)
+        return _document(name, found, self.file(doc_id, name) is not None)
+
+    def file(self, doc_id: str, index: str | None) -> Path | None:
+        """The file of a document, if the index, or the one that it is a part of, has files."""
+        served = self.service.indexes.served
+        one = served[self._name(index)]
+        whole = served[one.part_of] if one.part_of else one
+        return whole.index.file(doc_id) if isinstance(whole.index, DocumentsIndex) else None
 
     async def embeddings(self, request: schema.EmbeddingsRequest) -> dict[str, Any]:
         """Return the JSON of an EmbeddingsAnswer."""
@@ -144,29 +154,39 @@ class Answers:
 def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"query": query, "complete": not found.cut}
     answer |= {"query_cut": found.query_cut, "pairs_cut": found.pairs_cut}
+    answer |= {"meaning": found.meaning, "answered": found.answered}
     scores = found.ranking.scores.tolist()
     if shown == "run":
         return answer | {"ids": found.ranking.doc_ids, "scores": scores}
     documents: list[FoundDocument | None] = [*found.documents] or [None] * len(scores)
-    hits = []
+    hits, words = [], found.words or QueryWords(query)
     for rank, (name, score, one) in enumerate(
         zip(found.ranking.doc_ids, scores, documents, strict=True), 1
     ):
         hit: dict[str, Any] = {"rank": rank, "id": name, "score": score}
         if one is not None and one.doc is not None:
-            text = one.doc.text if shown == "full" else snippet(one.doc.text, query)
+            text = one.doc.text if shown == "full" else words.snippet(one.doc.text)
             hit |= {"title": one.doc.title, "text": text, "characters": len(one.doc.content)}
         if one is not None and one.passage is not None:
             hit["passage"] = _passage(one.passage)
         hits.append(hit)
-    return answer | {"hits": hits}
+    shown_texts = [
+        hit["passage"]["text"] if "passage" in hit else hit.get("text", "") for hit in hits
+    ]
+    return answer | {"words": words.forms(shown_texts), "hits": hits}
 
 
 def _passage(passage: Passage) -> dict[str, Any]:
-    return passage._asdict()
+    """The fields of a passage that are known."""
+    unknown = {"heading": None, "path": "", "page": None, "lines": None}
+    return {
+        key: value
+        for key, value in passage._asdict().items()
+        if key not in unknown or value != unknown[key]
+    }
 
 
-def _document(name: str, found: FoundText) -> dict[str, Any]:
+def _document(name: str, found: FoundText, has_file: bool) -> dict[str, Any]:
     doc = found.doc
     assert doc is not None
     answer: dict[str, Any] = {
@@ -178,6 +198,10 @@ def _document(name: str, found: FoundText) -> dict[str, Any]:
     }
     if found.passage is not None:
         answer["passage"] = _passage(found.passage)
+    if has_file:
+        answer["file"] = True
+    if found.words:
+        answer["words"] = found.words
     if found.chunks:
         answer["chunks"] = [chunk._asdict() for chunk in found.chunks]
     if found.contributions:

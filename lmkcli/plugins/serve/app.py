@@ -1,5 +1,6 @@
 """The HTTP interface of a server: its routes, and its errors as JSON."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from lmkcli import __version__
 from lmkcli.errors import LmkError, UsageError
+from lmkcli.plugins.documents.folder import text_of_file
 from lmkcli.plugins.serve import schema
 from lmkcli.plugins.serve.answers import Answers, NotFound
 from lmkcli.plugins.serve.batching import Busy
@@ -32,6 +34,8 @@ _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
 _CONTRIBUTIONS = (
     "If the document has one vector: also return what each chunk contributes to its score for the query. "
@@ -83,7 +87,7 @@ def make_app(
         title="lmk serve",
         version=__version__,
         description="Search, documents and embeddings of the indexes of this server.",
-        docs_url=None,  # its page loads scripts from other hosts
+        docs_url=None,  # its page loads scripts from other hosts; ours is page/docs.html
         redoc_url=None,
         lifespan=lifespan,
         default_response_class=Json,
@@ -129,6 +133,18 @@ def _search_routes(answers: Answers) -> APIRouter:
         """Search for one or several queries."""
         return Json(await answers.search(request))
 
+    @router.get("/v1/search", response_model=schema.ResultAnswer)
+    async def search_one(
+        q: Annotated[str, Query(min_length=1, max_length=MAX_DOCUMENT_QUERY)],
+        k: Annotated[int, Query(ge=1, le=1000)] = 10,
+        index: Annotated[str | None, Query(max_length=200)] = None,
+        id_prefix: Annotated[str, Query(max_length=1000)] = "",
+        where: Annotated[list[schema.Condition], Query(max_length=20)] = [],  # noqa: B006
+    ) -> Response:
+        """Search for one query, in the first index by default: /v1/search?q=stop+the+turbine."""
+        request = schema.SearchRequest(query=q, k=k, index=index, id_prefix=id_prefix, where=where)
+        return Json((await answers.search(request))["results"][0])
+
     @router.get("/v1/documents/{id:path}", response_model=schema.DocumentAnswer)
     async def document(
         id: str,  # noqa: A002 - the name in the description
@@ -138,6 +154,23 @@ def _search_routes(answers: Answers) -> APIRouter:
     ) -> Response:
         """Return a stored document, with the scores of its chunks for a query."""
         return Json(await answers.document(id, index, query, contributions))
+
+    @router.get("/v1/files/{id:path}", response_class=PlainTextResponse)
+    async def file(
+        id: str,  # noqa: A002 - the name in the description
+        index: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """Return the file of a document: a PDF as it is, text in UTF-8, and other files as a download."""
+        found = answers.file(id, index)
+        if found is None:
+            raise NotFound(f"there is no file of {id!r}")
+        if found.suffix.lower() == ".pdf":
+            return FileResponse(found, media_type="application/pdf")
+        text = await asyncio.to_thread(text_of_file, found)
+        if text is None:
+            return FileResponse(found, media_type="application/octet-stream", filename=found.name)
+        # A page or a script of the folder must not run as one of this server.
+        return PlainTextResponse(text.encode("utf-8", "replace"))
 
     return router
 

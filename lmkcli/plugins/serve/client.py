@@ -10,6 +10,7 @@ import socket
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from http.client import (
@@ -30,6 +31,7 @@ from lmkcli import __version__
 from lmkcli.data.collection import Doc, Query, check_id
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings, running_servers
 from lmkcli.plugins.serve.stamps import stamp
 from lmkcli.progress import Note
@@ -38,6 +40,7 @@ from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.pipeline import Stages
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.system.input_files import MAX_FILE
+from lmkcli.text.query_words import QueryWords
 
 TOKEN = "LMK_SERVE_TOKEN"
 _CONNECT_SECONDS = 5.0
@@ -60,6 +63,9 @@ _NEAR = Bounds(2.0, 1 << 20)  # the same on this machine, where a server answers
 Value = TypeVar("Value")
 Line = Annotated[str, msgspec.Meta(max_length=1000)]
 Scalar = str | int | float | bool | None
+
+
+_UPDATE_SECONDS = 10.0  # that a server may take to read changed files
 
 
 class _Listed(msgspec.Struct):
@@ -86,6 +92,10 @@ class _Passage(msgspec.Struct):
     begin: int
     end: int
     text: str
+    heading: str | None = None
+    path: Line = ""
+    page: int | None = None
+    lines: tuple[int, int] | None = None
 
 
 class _Hit(msgspec.Struct):
@@ -99,6 +109,9 @@ class _Hit(msgspec.Struct):
 class _Hits(msgspec.Struct):
     hits: list[_Hit]
     query_cut: bool = False
+    meaning: Line = ""
+    answered: bool | None = None
+    words: list[str] = []
     pairs_cut: int = 0
 
 
@@ -276,7 +289,9 @@ class RemoteIndex:
         names: Sequence[str],
         fusion: Fusion | None = None,
         bounds: Bounds = _LIST,
+        where: Sequence[str] = (),
     ) -> None:
+        self._where = [*where]
         self._connection, self._names, self._fusion = connection, names, fusion
         listed = connection.get("/v1/indexes", _List, bounds)
         if listed.version != __version__:
@@ -295,6 +310,8 @@ class RemoteIndex:
         self.info = infos[0] if fusion is None else fused_info(infos, fusion)
         self._docs: dict[str, Doc] = {}
         self._passages: dict[str, dict[str, Passage]] = {}
+        self._answered: dict[str, bool | None] = {}
+        self._words: dict[str, list[str]] = {}
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Search on the server. The answer for a single query has its texts and passages too."""
@@ -330,6 +347,9 @@ class RemoteIndex:
             if not (0 <= each.chunk < each.chunks and 0 <= each.begin <= each.end):
                 raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
+        self._answered = {query.text: results[0].answered}
+        self._words = {query.text: results[0].words}
+        self.info = self.info._replace(meaning=results[0].meaning)
         cut = frozenset({query.id} if results[0].query_cut else ())
         return Run({query.id: ranking}, cut=cut, cut_pairs={query.id: results[0].pairs_cut})
 
@@ -346,7 +366,7 @@ class RemoteIndex:
         if len(set(ids)) < len(ids):
             raise self._connection.wrong("a document twice")
         for name in ids:
-            check_id(name, self._connection.url)
+            check_id(name.replace(" ", ""), self._connection.url)  # that of a file may have spaces
         with np.errstate(over="ignore"):
             values = np.array(scores, np.float32)
         if not np.isfinite(values).all():
@@ -359,9 +379,19 @@ class RemoteIndex:
         # The server refuses an empty query. An index finds the same for it as for a space.
         texts = [text or " " for text in queries]
         request = {"query": texts, "index": self._names, "k": k, "output": output, "text": "full"}
+        if self._where:
+            request["where"] = self._where
         if self._fusion is not None:
             request |= {"fuse": str(self._fusion), "fuse_scale": self._fusion.scale}
         return self._connection.post("/v1/search", request, shape)
+
+    def is_answered(self, query: Query, ranking: Ranking) -> bool | None:
+        """Return whether the best hit of the last search probably answers the query; None: unknown."""
+        return self._answered.get(query.text)
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of the last question that matter, as the server found them in its texts."""
+        return QueryWords(" ".join(self._words.get(question, ())) or question)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Return documents by id: those of the last search, or else one request each."""
@@ -411,6 +441,40 @@ def open_running(stages: Stages, settings: OpenSettings, note: Note) -> RemoteIn
             except (DataError, UsageError) as error:
                 reason = str(error)
         note(f"the server at {server.url} was not used: {reason}; loading the index instead")
+    return None
+
+
+def open_running_documents(
+    own: OwnIndex, settings: OpenSettings, note: Note, where: Sequence[str] = ()
+) -> RemoteIndex | None:
+    """Open documents on a server of this user that serves them with the same model and settings.
+
+    Returns None without such a server, or if it does not serve the latest files within some seconds.
+    """
+    wanted = plain_settings(replace(settings, model=""), OpenSettings())
+    end = time.monotonic() + _UPDATE_SECONDS
+    while any(server.name_of(own.folder) for server in running_servers()):
+        for server in running_servers():
+            name = server.name_of(own.folder)
+            if name is None or server.version != __version__ or server.settings != wanted:
+                continue
+            loaded = [list(item) for path in own.paths for item in stamp(path)]
+            if loaded != [list(item) for item in server.indexes[name][1]] or not own.is_current():
+                continue
+            try:
+                connection = Connection(server.url)
+                if _is_genuine(connection, server.secret):
+                    remote = RemoteIndex(connection, [name], None, _NEAR, where)
+                    note(
+                        f"using the server at {server.url} (--server none: load the index instead)"
+                    )
+                    return remote
+            except (DataError, UsageError) as error:
+                note(f"the server at {server.url} was not used: {error}; loading the index instead")
+                return None
+        if time.monotonic() > end:
+            break
+        time.sleep(0.2)
     return None
 
 

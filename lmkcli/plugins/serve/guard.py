@@ -21,7 +21,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 TASK = "lmk.task"  # the key of a scope for the task that answers; its cancellation ends the work
-PUBLIC = frozenset({"/", "/page.css", "/page.js", "/healthz", "/openapi.json"})  # without a token
+PUBLIC = frozenset(
+    {"/", "/page.css", "/page.js", "/docs", "/docs.js", "/healthz", "/openapi.json"}
+)  # without a token
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),

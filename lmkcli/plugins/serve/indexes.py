@@ -7,24 +7,30 @@ set are open, so that a request can finish after an update has removed their nam
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmkcli.artifact import manifest
 from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
 from lmkcli.errors import UsageError
+from lmkcli.plugins.documents.documents_index import MATCH, WORDS, DocumentsIndex
+from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.stamps import Stamp, stamp
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
-from lmkcli.retrieval.index import Embedding, Index, Served
+from lmkcli.retrieval.index import Embedding, Index, Samples, Served
 from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.vectors.vector_reranker import VectorReranker
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.text.headings import headings
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import DenseVectors
 
 TEXT_BYTES = 1 << 26  # of stored texts that stay in memory for each index
+_SAMPLE = 12  # documents that may give an example of a question
+_SHORTEST, _LONGEST = 8, 80  # characters of an example
 MODEL = "model"  # the name of the cross-encoder as a reranker
 
 
@@ -36,11 +42,26 @@ class ServedIndex:
     path: Path
     index: Index
     stamp: Stamp
+    part_of: str = ""
+    """The name of the index of documents that contains this one."""
 
     @property
     def vectors(self) -> DenseVectors | None:
         """The vectors of a dense index."""
         return self.index.dense if isinstance(self.index, Embedding) else None
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Titles of some documents with their first headings, as examples of questions."""
+        if not isinstance(self.index, Samples):
+            return []
+        found = []
+        for doc in self.index.sample(_SAMPLE):
+            heading = next((each.words for each in headings(doc.text)), "")
+            example = " ".join(f"{doc.title} {heading}".split())
+            if _SHORTEST <= len(example) <= _LONGEST and " " in example:
+                found.append((not heading, example))
+        return list(dict.fromkeys(example for _, example in sorted(found)))[:3]
 
     @property
     def description(self) -> dict[str, Any]:
@@ -99,7 +120,7 @@ class IndexSet:
     @classmethod
     def open(
         cls,
-        paths: Sequence[Path],
+        sources: Sequence[Path | OwnIndex],
         settings: OpenSettings,
         rerank_model: str | None = None,
         before: "IndexSet | None" = None,
@@ -108,15 +129,27 @@ class IndexSet:
 
         Raises UsageError for settings without an effect, and DataError for folders that cannot be searched.
         """
-        if run := next((path for path in paths if path.is_file()), None):
+        folders = [each for each in sources if isinstance(each, Path)]
+        if run := next((path for path in folders if path.is_file()), None):
             raise UsageError(f"{run} is a run, which answers only its own queries; name an index")
-        stamps = [stamp(path) for path in paths]
-        indexes = open_all(Stages(paths), settings)
-        names = _names(paths)
-        served = {
-            name: ServedIndex(name, path, index, stamped)
-            for name, path, index, stamped in zip(names, paths, indexes, stamps, strict=True)
-        }
+        paths = [path for each in sources for path in _paths(each)]
+        stamps = {path: stamp(path) for path in paths}
+        opened = dict(zip(paths, open_all(Stages(paths), settings), strict=True))
+        served: dict[str, ServedIndex] = {}
+        for source in sources:
+            name, own = _unused(_name(source), served), _paths(source)
+            if isinstance(source, Path):
+                served[name] = ServedIndex(name, source, opened[source], stamps[source])
+                continue
+            parts = [opened[path] for path in own]
+            fused = FusedIndex(parts, MATCH if source.model else WORDS)
+            count = next((each.documents for each in parts if isinstance(each, Served)), None)
+            index = DocumentsIndex(fused, source.collection, source.model, count)
+            whole = tuple(item for path in own for item in stamps[path])
+            served[name] = ServedIndex(name, source.folder, index, whole)
+            for path in own:
+                part = _unused(f"{name}-{path.name}", served)
+                served[part] = ServedIndex(part, path, opened[path], stamps[path], name)
         encoders = before.encoders if before else LoadedEncoders(settings)
         for each in served.values():
             if isinstance(each.index, Served):
@@ -125,12 +158,20 @@ class IndexSet:
                 each.index.use_encoder(encoders.of(each.index.dense, True))
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:
-            crossed = {MODEL: ModelReranker(indexes[0], rerank_model, settings)}
+            crossed = {MODEL: ModelReranker(opened[paths[0]], rerank_model, settings)}
         return cls(served, encoders, settings, rerank_model, crossed, {})
 
     def changed(self) -> bool:
         """Whether an update has published new files of an index."""
-        return any(stamp(each.path) != each.stamp for each in self.served.values())
+        plain = (
+            each for each in self.served.values() if not isinstance(each.index, DocumentsIndex)
+        )
+        return any(stamp(each.path) != each.stamp for each in plain)
+
+    @property
+    def main(self) -> list[str]:
+        """The names of the indexes that are no parts of others."""
+        return [name for name, each in self.served.items() if not each.part_of]
 
     @property
     def rerankers(self) -> list[str]:
@@ -169,6 +210,8 @@ class IndexSet:
         return [
             {
                 "name": name,
+                "part_of": each.part_of or None,
+                "examples": each.examples,
                 "kind": each.index.info.kind,
                 "unit": each.description["unit"],
                 "documents": each.description["documents"],
@@ -180,13 +223,23 @@ class IndexSet:
         ]
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Name each index after its folder. A second folder of the same name gets a number."""
-    names: list[str] = []
-    for path in paths:
-        name = path.absolute().name or "index"
-        number, unique = 2, name
-        while unique in [*names, MODEL]:
-            unique, number = f"{name}-{number}", number + 1
-        names.append(unique)
-    return names
+def _paths(source: Path | OwnIndex) -> list[Path]:
+    """The folders that are opened for an index."""
+    return [source] if isinstance(source, Path) else source.paths
+
+
+def stamp_of(source: Path | OwnIndex) -> Stamp:
+    """The state of the files of an index."""
+    return tuple(item for path in _paths(source) for item in stamp(path))
+
+
+def _name(source: Path | OwnIndex) -> str:
+    return (source.absolute().name or "index") if isinstance(source, Path) else source.name
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    """The name of an index. A second one of the same name gets a number."""
+    number, unique = 2, name
+    while unique in (*taken, MODEL):
+        unique, number = f"{name}-{number}", number + 1
+    return unique

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 from lmkcli.errors import UsageError
+from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.settings import Flag, Settings
 
@@ -91,10 +92,12 @@ class Limits(Settings):
 class ServerTask(NamedTuple):
     """The task of `lmk serve`: indexes with their settings, and the address, access and limits of HTTP.
 
+    An index is a folder, or documents with their index in the cache, which the server keeps up to date.
+
     origins: other web sites that may use the server from a browser. Port 0 means any free port.
     """
 
-    indexes: Sequence[Path]
+    indexes: Sequence[Path | OwnIndex]
     settings: OpenSettings
     rerank_model: str | None = None
     host: str = "127.0.0.1"

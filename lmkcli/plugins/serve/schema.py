@@ -8,6 +8,7 @@ from lmkcli.plugins.serve.limits import MAX_CHARACTERS, MAX_INPUTS, MAX_K, MAX_Q
 
 QueryText = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Condition = Annotated[str, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -31,7 +32,7 @@ class SearchRequest(_Request):
         max_length=200,
         description="Fusion of several indexes: rrf, rrf:60, linear or linear:0.3,0.7; default: rrf.",
     )
-    fuse_scale: Literal["minmax", "zscore", "none"] = Field(
+    fuse_scale: Literal["minmax", "zscore", "bounds", "none"] = Field(
         default="minmax", description="Scaling of scores for linear fusion."
     )
     rerank: Name | None = Field(
@@ -44,6 +45,11 @@ class SearchRequest(_Request):
         ge=0,
         le=1,
         description="Weight of the reranking score; the first score gets the rest.",
+    )
+    where: Condition | Annotated[list[Condition], Field(max_length=20)] = Field(
+        default=[],
+        description="Conditions that documents fulfil: type=pdf, path=mail/**, date>=2026-03, or a field of "
+        "records. Only for documents that are served.",
     )
     id_prefix: str = Field(
         default="", max_length=200, description="Only documents with such an id."
@@ -60,13 +66,20 @@ class SearchRequest(_Request):
 
 
 class PassageAnswer(BaseModel):
-    """The best chunk of a document: characters begin … end - 1 of its content (title, space, text)."""
+    """The best chunk of a document: characters begin … end - 1 of its content (title, space, text).
+
+    If they are known: the headings above it, its file, its page in a PDF, its first and last line in a text.
+    """
 
     chunk: int
     chunks: int
     begin: int
     end: int
     text: str
+    heading: str | None = None
+    path: str | None = None
+    page: int | None = None
+    lines: tuple[int, int] | None = None
 
 
 class HitAnswer(BaseModel):
@@ -85,13 +98,18 @@ class ResultAnswer(BaseModel):
     """The answer to one query. `complete` is false if a filter may have missed documents.
 
     `query_cut` is true if a model read only the start of the query, because it is too long. `pairs_cut` is
-    the number of documents that a cross-encoder read only in part.
+    the number of documents that a cross-encoder read only in part. `meaning` is what a score is, and
+    `answered` whether the best hit probably answers the query (null: unknown). `words` are the words of the
+    query that matter, in the forms that the texts contain.
     """
 
     query: str
     complete: bool
     query_cut: bool
     pairs_cut: int
+    meaning: str = ""
+    answered: bool | None = None
+    words: list[str] | None = None
     hits: list[HitAnswer] | None = None
     ids: list[str] | None = None
     scores: list[float] | None = None
@@ -123,6 +141,8 @@ class DocumentAnswer(BaseModel):
     text: str
     text_begin: int
     passage: PassageAnswer | None = None
+    words: list[str] | None = None
+    file: bool = Field(default=False, description="Whether GET /v1/files/ID returns its file.")
     chunks: list[ChunkAnswer] | None = None
     contributions: list[ChunkAnswer] | None = None
 
@@ -131,6 +151,8 @@ class IndexAnswer(BaseModel):
     """One index."""
 
     name: str
+    part_of: str | None = None
+    examples: list[str] = []
     kind: str
     unit: str
     documents: int | None

@@ -27,7 +27,7 @@ def _of_http(serve: "Serve") -> str:
 class Serve(Operation[None], OpenSettings, Limits):
     """Answer searches: a page for people, HTTP for programs, and MCP for agents.
 
-    INDEX may also be documents: lmk first updates its own index of them.
+    INDEX may also be documents: lmk makes its own index of them, and serves changes of the files.
     The models are loaded once. After `lmk update` the server loads the new files, without a failed request.
     A signal stops it when all running requests are answered.
 
@@ -107,15 +107,15 @@ class Serve(Operation[None], OpenSettings, Limits):
         access = (self.host, self.port, token, self.cors or [])
         serve(ServerTask(indexes, settings, self.rerank_model, *access, self.part(Limits)), report)
 
-    def _opened(self, report: Report) -> tuple[list[Path], OpenSettings]:
-        """Return the folders of all indexes, and how to open them. Documents get indexes in the cache."""
-        settings, indexes = self.part(OpenSettings), list[Path]()
+    def _opened(self, report: Report) -> tuple[list[Path | OwnIndex], OpenSettings]:
+        """Return all indexes, and how to open them. Documents get indexes in the cache."""
+        settings, indexes = self.part(OpenSettings), list[Path | OwnIndex]()
         for path in self.indexes:
             if collection := collection_at(path):
                 call = EncodeCall(self.trust_remote_code, self.device, self.offline)
                 own = OwnIndex(collection, self.model, OwnIndexOptions(), call)
                 own.refresh(report)
-                indexes += own.paths
+                indexes.append(own)
                 settings = replace(settings, model="")  # the vectors record their model
             else:
                 indexes.append(path)

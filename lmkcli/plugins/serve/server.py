@@ -84,7 +84,7 @@ def serve_http(task: ServerTask, report: Report) -> None:
 
     def ready() -> None:
         publish()
-        names = ", ".join(service.indexes.served)
+        names = ", ".join(service.indexes.main)
         report.note(f"serving {names} at {url} (stop with Ctrl-C)")
 
     config = uvicorn.Config(

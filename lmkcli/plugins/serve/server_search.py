@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from lmkcli.errors import UsageError
+from lmkcli.plugins.documents.document_search import DOCUMENTS, own_index_of
+from lmkcli.plugins.documents.own_index import OwnSearchOptions
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.operation import options
@@ -70,8 +72,14 @@ class ServerSearch:
         given = search.part(ServerOptions).server
         if search.question is None or given or reranked or not any(running_servers()):
             return None
-        from lmkcli.plugins.serve.client import open_running
+        from lmkcli.plugins.serve.client import open_running, open_running_documents
 
+        if DOCUMENTS.claims(search):
+            if search.fuse or search.fuse_scale or search.others:
+                return None
+            own = own_index_of(search)
+            where = search.part(OwnSearchOptions).where or ()
+            return open_running_documents(own, search.part(OpenSettings), report.note, where)
         return open_running(search.stages(), search.part(OpenSettings), report.note)
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from lmkcli.errors import LmkError
+from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.batching import BatchQueue, Work
-from lmkcli.plugins.serve.indexes import IndexSet
+from lmkcli.plugins.serve.indexes import IndexSet, stamp_of
 from lmkcli.plugins.serve.limits import Limits
 from lmkcli.plugins.serve.metrics import Metrics
-from lmkcli.plugins.serve.stamps import Stamp, stamp
+from lmkcli.plugins.serve.stamps import Stamp
+from lmkcli.plugins.serve.watching import Watched
 from lmkcli.progress import Note, mute
 from lmkcli.retrieval.settings import OpenSettings
 
@@ -24,21 +26,19 @@ class SearchService:
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        sources: Sequence[Path | OwnIndex],
         settings: OpenSettings | None = None,
         rerank_model: str | None = None,
         limits: Limits | None = None,
         note: Note = mute,
     ) -> None:
         """Open all indexes and load their models. Raises UsageError or DataError like `lmk search`."""
-        self._paths, self._settings, self._rerank_model = (
-            paths,
-            settings or OpenSettings(),
-            rerank_model,
-        )
+        self._sources, self._settings = sources, settings or OpenSettings()
+        self._rerank_model = rerank_model
+        self._watched = [Watched(each, note) for each in sources if isinstance(each, OwnIndex)]
         self.limits = limits or Limits()
         self._note = note
-        self.indexes = IndexSet.open(paths, self._settings, rerank_model)
+        self.indexes = IndexSet.open(sources, self._settings, rerank_model)
         for each in self.indexes.served.values():
             for line in each.index.info.notes:
                 note(line)
@@ -66,14 +66,17 @@ class SearchService:
     def refresh(self) -> bool:
         """Open the indexes again if an update has published new files. Returns whether it has.
 
+        Documents are updated first, if their files have changed.
         Running requests finish with the files that they started with. If an index cannot be opened, the
         present one stays, and the next call tries again.
         """
+        for each in self._watched:
+            each.update()
         if not self.indexes.changed():
             return False
         before = self.indexes
         try:
-            opened = IndexSet.open(self._paths, self._settings, self._rerank_model, before)
+            opened = IndexSet.open(self._sources, self._settings, self._rerank_model, before)
         except (LmkError, OSError) as error:
             self._note_once(str(error))
             return False
@@ -87,7 +90,7 @@ class SearchService:
 
     def _note_once(self, message: str) -> None:
         """Report a failed reload once for each state of the files."""
-        stamps = [stamp(path) for path in self._paths]
+        stamps = [stamp_of(each) for each in self._sources]
         if stamps != self._failed:
             self._failed = stamps
             self._note(f"new files of an index cannot be loaded yet: {message}")

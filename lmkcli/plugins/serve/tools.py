@@ -31,7 +31,7 @@ IndexName = Annotated[
 
 def make_tools(answers: Answers) -> MCPServer[Any]:
     """Return the MCP server of a service."""
-    names = ", ".join(answers.service.indexes.served)
+    names = ", ".join(answers.service.indexes.main)
     server: MCPServer[Any] = MCPServer(
         "lmk",
         version=__version__,
@@ -47,13 +47,25 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         id_prefix: Annotated[
             str, Field(max_length=200, description="Only documents with such an id.")
         ] = "",
+        where: Annotated[
+            list[str],
+            Field(
+                max_length=20,
+                description="Conditions: type=pdf, path=mail/**, date>=2026-03, or a field of records.",
+            ),
+        ] = [],  # noqa: B006 - the default of the tool's schema
     ) -> dict[str, Any]:
         """Find the documents that answer a question best: id, title, score, and the best passage."""
-        given = [index] if index else list(answers.service.indexes.served)
-        request = schema.SearchRequest(query=query, index=given, k=k, id_prefix=id_prefix)
+        given = [index] if index else answers.service.indexes.main
+        request = schema.SearchRequest(
+            query=query, index=given, k=k, id_prefix=id_prefix, where=where
+        )
         with _shown():
             (result,) = (await answers.search(request))["results"]
-        return {"hits": result["hits"]}
+        for hit in result["hits"]:  # the passage has the text
+            if "passage" in hit:
+                hit.pop("text", None)
+        return {key: result[key] for key in ("answered", "meaning", "hits")}
 
     @server.tool()
     async def get_document(

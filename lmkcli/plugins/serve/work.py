@@ -3,7 +3,7 @@
 Each kind of work is a value with a method `run`. Requests with equal work run in one batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run
+from lmkcli.errors import UsageError
 from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
-from lmkcli.retrieval.index import Embedding, Index, Passage, ScoredChunk, ScoresChunks
+from lmkcli.retrieval.filtering import filtered_search
+from lmkcli.retrieval.index import (
+    Embedding,
+    Filters,
+    Index,
+    Judges,
+    Passage,
+    ScoredChunk,
+    ScoresChunks,
+    query_words,
+)
 from lmkcli.store.token_blocks import TextTokens
+from lmkcli.text.query_words import QueryWords
 
 
 class BadRequest(Exception):
@@ -36,6 +48,9 @@ class FoundDocument(NamedTuple):
 class Found(NamedTuple):
     """The ranking for one query.
 
+    `meaning` is what a score is, `answered` whether the best hit probably answers the query (None: unknown),
+    and `words` are the words of the query that matter.
+
     `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing. `query_cut` is
     True if a model read only the start of the query, because it is too long. `pairs_cut` is the number of
     documents that a cross-encoder read only in part.
@@ -46,6 +61,9 @@ class Found(NamedTuple):
     cut: bool = False
     query_cut: bool = False
     pairs_cut: int = 0
+    meaning: str = ""
+    answered: bool | None = None
+    words: QueryWords | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +75,13 @@ class SearchWork:
     id_prefix: str = ""
     texts: bool = True
     passages: bool = True
+    where: tuple[str, ...] = ()
 
     def run(self, context: IndexSet, items: list[str]) -> list[Found]:
         """Rank documents for each query."""
         index = context.pipeline(self.plan)
         queries = [Query(str(number), text) for number, text in enumerate(items)]
-        rankings, cut, run = self._rankings(index, queries)
+        rankings, cut, run = self._rankings(context, index, queries)
         docs: dict[str, Doc] = {}
         if self.texts:
             docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
@@ -75,33 +94,51 @@ class SearchWork:
                 for name, score in pairs
                 if self.texts or self.passages
             ]
-            pairs_cut = run.cut_pairs.get(query.id, 0)
-            found.append(Found(ranking, documents, cut, query.id in run.cut, pairs_cut))
+            answered = index.is_answered(query, ranking) if isinstance(index, Judges) else None
+            words = query_words(index, query.text) if self.texts or self.passages else None
+            query_cut, pairs_cut = query.id in run.cut, run.cut_pairs.get(query.id, 0)
+            meaning = index.info.meaning
+            found.append(
+                Found(ranking, documents, cut, query_cut, pairs_cut, meaning, answered, words)
+            )
         return found
 
-    def _rankings(self, index: Index, queries: list[Query]) -> tuple[list[Ranking], bool, Run]:
+    def _rankings(
+        self, context: IndexSet, index: Index, queries: list[Query]
+    ) -> tuple[list[Ranking], bool, Run]:
         """Return the rankings, whether the filter stopped early, and the run with what models cut.
 
         With a filter the depth grows until each query has k documents, or the collection has no more.
         """
-        depth = self.k if not self.id_prefix else min(8 * self.k, DEEPEST)
-        while True:
-            run = index.search(queries, depth)
+        if not self.id_prefix and not self.where:
+            run = index.search(queries, self.k)
             rankings = [run.rankings.get(query.id, _EMPTY) for query in queries]
-            if not self.id_prefix:
-                return [ranking.cut(self.k) for ranking in rankings], False, run
-            kept = [self._filtered(ranking) for ranking in rankings]
-            short = [
-                len(part.doc_ids) < self.k and len(ranking.doc_ids) >= depth
-                for part, ranking in zip(kept, rankings, strict=True)
-            ]
-            if not any(short) or depth >= DEEPEST:
-                return [part.cut(self.k) for part in kept], any(short), run
-            depth = min(4 * depth, DEEPEST)
+            return [ranking.cut(self.k) for ranking in rankings], False, run
+        fulfils = self._fulfils(context)
+        found = filtered_search(
+            index,
+            queries,
+            self.k,
+            lambda name: name.startswith(self.id_prefix) and fulfils(name),
+            DEEPEST,
+        )
+        return found.rankings, not found.complete, found.run
 
-    def _filtered(self, ranking: Ranking) -> Ranking:
-        kept = [i for i, name in enumerate(ranking.doc_ids) if name.startswith(self.id_prefix)]
-        return Ranking([ranking.doc_ids[i] for i in kept], ranking.scores[kept])
+    def _fulfils(self, context: IndexSet) -> Callable[[str], bool]:
+        """Whether a document fulfils the conditions, by its id. Raises BadRequest without metadata."""
+        if not self.where:
+            return lambda name: True
+        served = [context.served[name] for name in self.plan.names]
+        wholes = {
+            context.served[each.part_of].name if each.part_of else each.name for each in served
+        }
+        index = context.served[wholes.pop()].index
+        if wholes or not isinstance(index, Filters):
+            raise BadRequest("where needs one index of documents: a folder or file that is served")
+        try:
+            return index.accepting(self.where)
+        except UsageError as error:
+            raise BadRequest(str(error)) from error
 
 
 _EMPTY = Ranking([], np.zeros(0, np.float32))
@@ -110,13 +147,15 @@ _EMPTY = Ranking([], np.zeros(0, np.float32))
 class FoundText(NamedTuple):
     """A stored document with the scores of its chunks for a query; None for an unknown id.
 
-    `contributions` are those of its chunks to the score, if it has one vector.
+    `contributions` are those of its chunks to the score, if it has one vector. `words` are the words of the
+    query that matter, in the forms that the document contains.
     """
 
     doc: Doc | None
     chunks: Sequence[ScoredChunk] = ()
     passage: Passage | None = None
     contributions: Sequence[ScoredChunk] = ()
+    words: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +180,8 @@ class DocumentWork:
         if doc is None or not self.query:
             return FoundText(doc)
         query = Query("q", self.query)
-        found = FoundText(doc, passage=index.passages(query, [name]).get(name))
+        words = query_words(index, self.query).forms([doc.content])
+        found = FoundText(doc, passage=index.passages(query, [name]).get(name), words=words)
         if not isinstance(index, ScoresChunks):
             return found
         found = found._replace(chunks=index.chunk_scores(query, name))

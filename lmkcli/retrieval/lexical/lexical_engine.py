@@ -20,7 +20,14 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress, Report
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.settings import IndexSettings
-from lmkcli.retrieval.index import DENSE, Index, IndexInfo, Passage
+from lmkcli.retrieval.index import (
+    DENSE,
+    BoundsScores,
+    Index,
+    IndexInfo,
+    Passage,
+    query_words,
+)
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CollectionInput
 from lmkcli.retrieval.lexical.chunks import chunking_error, chunks, passage_of
@@ -32,8 +39,10 @@ from lmkcli.store.part_writer import UniqueIds, duplicates_located
 from lmkcli.store.tokens import estimate_total
 from lmkcli.system.streams import batched
 from lmkcli.text.analyzer import NONE, read_stopwords
+from lmkcli.text.query_words import QueryWords
 
 DOCS = "docs.parquet"
+BM25 = "BM25 score"
 
 
 class WordSearch(Protocol):
@@ -128,7 +137,7 @@ class LexicalEngine(Engine[CollectionInput]):
         digest, documents = index.built["digest"], index.built.get("documents")
         if own.unit == "doc":
             settings.refuse(f"a {self.kind} index", *DENSE)
-            info = IndexInfo(path, self.kind, digest, expansion(settings))
+            info = IndexInfo(path, self.kind, digest, expansion(settings), (), BM25)
             return LexicalIndex(info, self.open(files, settings.feedback), files, documents)
         settings.refuse(
             f"a {self.kind} index of chunks", *(name for name in DENSE if name != "level")
@@ -143,7 +152,7 @@ class LexicalEngine(Engine[CollectionInput]):
                 f"the settings of {index.folder} are invalid ({reason}); build it again"
             )
         search = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
-        info = IndexInfo(path, self.kind, digest, search)
+        info = IndexInfo(path, self.kind, digest, search, (), BM25)
         return ChunkedIndex(info, self.open(files), files, own, documents)
 
 
@@ -194,6 +203,22 @@ class LexicalIndex:
         if table is None:
             return {name: Doc(name, "") for name in ids}
         return {doc.id: doc for doc in table.docs_at(table.rows_by_ids(ids))}
+
+    def greatest_score(self, query: Query) -> float | None:
+        """Return the limit of the score of a document, if the engine knows it."""
+        engine = self._engine
+        return engine.greatest_score(query) if isinstance(engine, BoundsScores) else None
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of a question, weighted if the engine knows their frequencies."""
+        return query_words(self._engine, question)
+
+    def sample(self, count: int) -> list[Doc]:
+        """Return some stored documents, spread over the collection."""
+        table, total = self._table, self.documents or 0
+        if table is None or not total:
+            return []
+        return table.docs_at(np.unique(np.linspace(0, total - 1, count).astype(np.int64)))
 
     def open_files(self, text_bytes: int = 0) -> None:
         """Open the stored documents now. Then the object needs no names, which an update may remove.

@@ -30,6 +30,7 @@ from lmkcli.store.tokens import TokenRow
 from lmkcli.vectors.rows import AnyRows, Ragged
 from lmkcli.vectors.stored import DENSE, DenseVectors, Vectors
 
+COSINE = "cosine similarity"
 _QUERIES = 256  # queries that are encoded at once for their passages
 LONGEST = (
     16_384  # positions of a document that is encoded again for its contributions: some seconds
@@ -47,6 +48,14 @@ def open_vectors(
     return VectorIndex(info, units, search, settings)
 
 
+def meaning_of(vectors: Vectors[Any]) -> str:
+    """What a score is, for people."""
+    if vectors.recipe.query.unit != "doc":
+        return "sum of the similarities of query tokens"
+    cosine = vectors.kind == DENSE and vectors.recipe.doc.normalize
+    return COSINE if cosine else "dot product"
+
+
 class VectorIndex(Generic[AnyRows]):
     """Vectors, a search over them, and the encoder of their queries."""
 
@@ -57,7 +66,7 @@ class VectorIndex(Generic[AnyRows]):
         vector_search: RowSearch[AnyRows],
         settings: OpenSettings,
     ) -> None:
-        self.info = info
+        self.info = info._replace(meaning=meaning_of(units.vectors))
         self.units, self.vector_search, self.settings = units, vector_search, settings
         self._encoder: QueryEncoder[AnyRows] | None = None
         # the last queries that were encoded: the number of each by its text, and their vectors
@@ -101,6 +110,10 @@ class VectorIndex(Generic[AnyRows]):
                 )
             rankings[query.id] = ranking.cut(k)
         return Run(rankings)
+
+    def greatest_score(self, query: Query) -> float | None:
+        """Return 1 for cosine similarities; None for other scores, which have no such limit."""
+        return 1.0 if self.info.meaning == COSINE else None
 
     def encoder(self) -> QueryEncoder[AnyRows]:
         """Return the encoder of the query side, which is loaded at the first call."""

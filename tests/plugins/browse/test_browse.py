@@ -229,3 +229,23 @@ def test_the_policy_of_the_page_allows_its_own_parts_only(lmk: Lmk, runs: Path) 
         (inside,) = re.findall(part, text, re.S)
         assert b"%s-src '%s'" % (name, browse_page._hash(inside).encode()) in found[1]
     assert not re.search(rb"https?://(?!www\.w3\.org)", text.split(b'<script id="overview"')[0])
+
+
+def test_two_runs_are_compared_with_an_interval_and_a_test(
+    lmk: Lmk, beir: Path, runs: Path
+) -> None:
+    done = lmk(
+        "browse", "bm25.trec", "other.trec", "--qrels", beir, "-o", "report.html", "--json"
+    ).json
+    page = Page(Path("report.html"))
+    assert done["documents"] == len({name for docs in page.docs.values() for name in docs})
+    assert page.overview["collection"] == beir.name
+    assert page.text.count(f"<title>{beir.name} ") == 1
+    names = page.overview["measures"]
+    assert len(page.overview["comparisons"]) == len(names)
+    for first, second, measure, difference, (low, high), p in page.overview["comparisons"]:
+        assert (first, second) == (0, 1)
+        values = [run["values"][measure] for run in page.overview["runs"]]
+        assert difference == pytest.approx(values[1] - values[0], abs=1e-9)
+        assert low <= difference <= high
+        assert 0 <= p <= 1

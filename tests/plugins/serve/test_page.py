@@ -144,12 +144,15 @@ def test_search_compare_and_read(browser: Any, page: Process) -> None:
     assert "bm25: by words, 3 documents" in main(browser)
     assert displayed(browser)
     browser.find_element("id", "query").send_keys("rivers carry water" + Keys.ENTER)
+    wait(browser, lambda: "documents in" in browser.find_element("id", "status").text)
+    assert [each.text for each in many(browser, ".columns h2")] == ["fused all indexes together"]
+    many(browser, "#views button")[0].click()
     wait(browser, lambda: len(many(browser, ".columns section")) == 3)
     names = [each.text for each in many(browser, ".columns h2")]
     assert names == [
+        "fused all indexes together",
         "dense by meaning of passages",
         "bm25 by words",
-        "fused all indexes together",
     ]
     assert len(many(browser, "section:first-child .hits > li")) == 3
     assert many(browser, "section:first-child .bar > *")
@@ -243,8 +246,18 @@ def test_every_control_has_a_name_and_narrow_and_dark_windows_work(
     browser: Any, page: Process
 ) -> None:
     search(browser, "rivers water")
+    many(browser, "#views button")[0].click()
+    wait(browser, lambda: len(many(browser, ".columns section")) == 3)
     names = displayed(browser)
-    assert {"Search", "New search", "dense", "bm25", "fused", "Indexes to compare"} <= set(names)
+    assert {
+        "Compare",
+        "Search",
+        "New search",
+        "dense",
+        "bm25",
+        "fused",
+        "Indexes to compare",
+    } <= set(names)
     assert any(name.startswith("Passage ") for name in names)
     seen = (".hits a", ".text", ".facts", ".score", ".hits mark", "footer", "h2 span")
     texts = [name for name in seen if name != ".hits mark"]  # a mark has a ground of its own
@@ -294,3 +307,40 @@ def test_the_page_asks_for_the_token(browser: Any, start: Start, indexes: Path) 
     server.stop()
     browser.find_element("id", "query").send_keys("water" + Keys.ENTER)
     wait(browser, lambda: "still running" in browser.find_element("id", "status").text)
+
+
+def test_the_page_of_a_folder_of_documents(
+    browser: Any,
+    start: Start,
+    tiny_model: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """The fused hits alone, with their places; a document with its passage, its words and its file."""
+    folder = tmp_path / "my notes"
+    folder.mkdir()
+    manual = "# Turbine manual\n\n## Start\n\nRelease the lock.\n\n## Stop\n\nTo **stop** it, press red.\n"
+    (folder / "turbine manual.md").write_text(manual)
+    (folder / "evil.html").write_text("<title>Evil page</title><p>Rivers<script>alert(1)</script>")
+    server = start(folder, "--model", tiny_model("bert"), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(server.url)
+    examples = wait(browser, lambda: many(browser, ".examples a"))
+    assert "Turbine manual Start" in [each.text for each in examples]
+    search(browser, "how do I stop the turbine")
+    assert [each.text.split()[0] for each in many(browser, ".columns h2")] == ["my"]
+    hit = next(each for each in many(browser, ".hits li") if "Turbine manual" in each.text)
+    assert "turbine manual.md · Stop · lines 3–9" in hit.text
+    assert "Stop\nTo stop it, press red." in hit.find_element("class name", "text").text
+    assert {each.text.lower() for each in hit.find_elements("tag name", "mark")} == {"stop"}
+    hit.find_element("css selector", ".line a").click()
+    wait(browser, lambda: many(browser, "article .passage"))
+    whole = browser.find_element("class name", "whole").get_property("textContent")
+    assert whole == manual.removeprefix("# Turbine manual\n\n").rstrip("\n")
+    assert {each.text.lower() for each in many(browser, ".passage mark")} == {"stop"}
+    assert not errors(browser)
+    file = browser.find_element("link text", "open the file").get_property("href")
+    browser.get(file)
+    assert "# Turbine manual" in browser.find_element("tag name", "body").text
+    browser.get(f"{server.url}/v1/files/evil.html")
+    assert "<script>" in browser.find_element("tag name", "body").text, "shown as text, not run"

@@ -185,7 +185,19 @@ function showList() {
     parts.push(`B is better in ${count(better)}, equal in ${count(order.length - better - worse)}, worse in ${count(worse)}`);
     parts.push(`means ${score(means[0])} → ${score(means[1])} (${signed(means[1] - means[0])})`);
   } else if (order.length) parts.push(`mean ${score(means[1])}`);
-  $("count").replaceChildren(parts.join("; "));
+  const tested = several ? testOf(state.a, state.b, state.m) : "";
+  $("count").replaceChildren(parts.join("; "), ...(tested ? [el("br"), tested] : []));
+}
+
+// The test of B against A over all judged queries, whatever is filtered.
+function testOf(a, b, measure) {
+  const sign = a < b ? 1 : -1, [first, second] = a < b ? [a, b] : [b, a];
+  const found = data.comparisons.find(each => each[0] === first && each[1] === second && each[2] === measure);
+  if (!found) return "";
+  const [, , , change, [low, high], p] = found;
+  const [least, most] = [sign * low, sign * high].sort((x, y) => x - y);
+  return `over all ${count(data.judged)} judged queries: ${signed(sign * change)}, 95 % interval ${signed(least)} to ${signed(most)}, p = ${p < .0001 ? "< 0.0001" : p.toFixed(4)} (paired randomisation test)`
+    .replace("= <", "<");
 }
 
 function showStrip() {
@@ -493,7 +505,7 @@ function focusNeighbour(distance) {
 }
 
 $("collection").textContent = data.collection;
-document.title = `${data.runs.map(run => run.name).join(" · ")} – ${data.collection}`.slice(0, 200);
+document.title = `${data.collection} – ${data.runs.map(run => run.name).join(" · ")}`.slice(0, 200);
 $("notes").replaceChildren(...[
   ...(queries.length < data.judged ? [`This page shows a sample of ${count(queries.length)} of the ${count(data.judged)} judged queries. The means above are over all of them.`] : []),
   ...data.notes,

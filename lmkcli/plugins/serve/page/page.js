@@ -45,10 +45,11 @@ function cutter(text) {
   return (begin, end) => points.slice(begin, end).join("");
 }
 
-function pattern(query) {
-  const words = (query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) || []).slice(0, 50);
-  if (!words.length) return null;
-  return new RegExp(`(?<![\\p{L}\\p{N}_])(?:${[...new Set(words)].join("|")})(?![\\p{L}\\p{N}_])`, "giu");
+// The words that the server found to matter, as a pattern of whole words; null without words.
+function pattern(words) {
+  const escaped = (words || []).slice(0, 200).map((word) => word.replace(/[^\p{L}\p{N}_]/gu, "\\$&"));
+  if (!escaped.length) return null;
+  return new RegExp(`(?<![\\p{L}\\p{N}_])(?:${escaped.join("|")})(?![\\p{L}\\p{N}_])`, "giu");
 }
 
 // Add a text to an element, with the words of the query marked.
@@ -97,20 +98,36 @@ function chosenViews() {
   return [...document.querySelectorAll("#views input:checked")].map((box) => box.value);
 }
 
-function showViews(views) {
+// The indexes that are no parts of others.
+function mainNames() {
+  return indexes.filter((each) => !each.part_of).map((each) => each.name);
+}
+
+// All lists of hits. The first one is the best: the fusion of all indexes, or the only one.
+function viewNames() {
   const names = indexes.map((each) => each.name);
-  if (names.length > 1) names.push(FUSED);
-  const chosen = views.length ? views : names.slice(0, 3);
-  const boxes = names.map((name) => {
+  return mainNames().length > 1 ? [FUSED, ...names] : names;
+}
+
+// Show the switch for a comparison, and while comparing, a box for each list. Returns the lists to show.
+function showViews(views) {
+  const names = viewNames();
+  const comparing = views.length > 0;
+  const chosen = comparing ? views : names.slice(0, 1);
+  const go = (next) => {
+    const now = { ...state(), views: next };
+    if (now.query) location.hash = address(now);
+    else showViews(next);
+  };
+  const button = make("button", { type: "button", "aria-pressed": String(comparing) }, "Compare");
+  button.addEventListener("click", () => go(comparing ? [] : names.slice(0, 4)));
+  const boxes = !comparing ? [] : names.map((name) => {
     const box = make("input", { type: "checkbox", value: name });
     box.checked = chosen.includes(name);
-    box.addEventListener("change", () => {
-      const now = { ...state(), views: chosenViews() };
-      if (now.query) location.hash = address(now);
-    });
+    box.addEventListener("change", () => go(chosenViews()));
     return make("label", {}, box, name);
   });
-  byId("views").replaceChildren(byId("views").firstElementChild, ...(names.length > 1 ? boxes : []));
+  byId("views").replaceChildren(byId("views").firstElementChild, ...(names.length > 1 ? [button, ...boxes] : []));
   return names.filter((name) => chosen.includes(name));
 }
 
@@ -118,6 +135,7 @@ function showViews(views) {
 function manner(view) {
   const known = indexes.find((each) => each.name === view);
   if (!known) return "all indexes together";
+  if (known.kind === "documents") return "by meaning and by words";
   if (known.dimensions === null) return "by words";
   return known.unit === "doc" ? "by meaning of whole documents" : "by meaning of passages";
 }
@@ -127,27 +145,32 @@ async function showResults(now, mine) {
   const started = performance.now();
   say("Searching …");
   const requests = views.map((view) => ask("v1/search", {
-    query: now.query, k: HITS, index: view === FUSED ? indexes.map((each) => each.name) : view,
-  }).then((answer) => answer.results[0].hits));
+    query: now.query, k: HITS, index: view === FUSED ? mainNames() : view,
+  }).then((answer) => answer.results[0]));
   const outcomes = await Promise.allSettled(requests);
   if (mine !== serial) return;
   const ranks = new Map();
   outcomes.forEach((outcome, column) => {
-    for (const hit of outcome.value || []) {
+    for (const hit of outcome.value ? outcome.value.hits : []) {
       if (!ranks.has(hit.id)) ranks.set(hit.id, []);
       ranks.get(hit.id).push([views[column], hit.rank]);
     }
   });
-  const words = pattern(now.query);
   const columns = outcomes.map((outcome, column) => {
     const view = views[column];
+    const found = outcome.value;
     const title = make("h2", { id: `view-${column}` }, view, " ", make("span", {}, manner(view)));
     const section = make("section", { "aria-labelledby": `view-${column}` }, title);
     if (outcome.status === "rejected") section.append(make("p", {}, outcome.reason.message));
-    else if (!outcome.value.length) section.append(make("p", {}, "No document found."));
+    else if (!found.hits.length) section.append(make("p", {}, "No document found."));
     else {
-      const items = outcome.value.map((hit) => showHit(hit, view, now, words, ranks.get(hit.id)));
+      if (found.answered === false) {
+        section.append(make("p", { class: "doubt" }, "No good match: these documents may not answer the question."));
+      }
+      const words = pattern(found.words);
+      const items = found.hits.map((hit) => showHit(hit, view, now, words, ranks.get(hit.id), found));
       section.append(make("ol", { class: "hits" }, ...items));
+      if (found.meaning) section.append(make("p", { class: "quiet" }, `Score: ${found.meaning}.`));
     }
     return section;
   });
@@ -157,19 +180,19 @@ async function showResults(now, mine) {
   say(failed ? failed.reason.message : `${ranks.size} documents in ${seconds} s`);
 }
 
-function showHit(hit, view, now, words, ranks) {
+function showHit(hit, view, now, words, ranks, found) {
   const index = view === FUSED ? passageIndex().name : view;
   const link = make("a", { href: address({ ...now, doc: hit.id, index }), dir: "auto" }, hit.title || hit.id);
   const item = make("li", {}, make("div", { class: "line" },
     make("span", { class: "rank" }, String(hit.rank)), link,
-    make("span", { class: "score", title: "score" }, hit.score.toFixed(4))));
+    make("span", { class: "score", title: found.meaning || "score" }, hit.score.toFixed(found.answered === null ? 4 : 2))));
   const others = ranks.filter(([name]) => name !== view).map(([name, rank]) => `#${rank} in ${name}`);
-  const { chunk, chunks, begin, end, text: found } = hit.passage || { chunks: 0 };
-  const which = chunks > 1 ? `passage ${chunk + 1} of ${chunks}` : "";
-  const facts = [hit.title ? hit.id : "", which, ...others].filter(Boolean).join(" · ");
+  const passage = hit.passage || { chunks: 0 };
+  const { chunk, chunks, begin, end } = passage;
+  const facts = [hit.title ? hit.id : "", placeOf(passage), ...others].filter(Boolean).join(" · ");
   if (facts) item.append(make("p", { class: "facts", dir: "auto" }, facts));
   const text = make("p", { class: "text", dir: "auto" });
-  addMarked(text, found ? excerpt(found, begin > 0, end < hit.characters) : hit.text || "", words);
+  addMarked(text, passage.text ? excerpt(hit, words) : hit.text || "", words);
   item.append(text);
   if (chunks > 1 && hit.characters && end > begin) {
     item.append(make("div", {
@@ -179,16 +202,38 @@ function showHit(hit, view, now, words, ranks) {
   return item;
 }
 
-// The beginning of a passage, with dots where the text continues.
-function excerpt(passage, before, after) {
-  const shown = cutter(passage)(0, SHOWN);
-  const body = before ? `… ${shown.replace(/^[\s.,;:!?)\]]+/, "")}` : shown;
-  return after || shown.length < passage.length ? `${body} …` : body;
+// Where a passage is in its file, for people.
+function placeOf(passage) {
+  const { heading, page, lines, chunk, chunks } = passage;
+  const which = chunks > 1 ? `passage ${chunk + 1} of ${chunks}` : "";
+  const range = lines && (lines[0] === lines[1] ? `line ${lines[0]}` : `lines ${lines[0]}–${lines[1]}`);
+  return [heading, page ? `page ${page}` : range || which].filter(Boolean).join(" · ");
+}
+
+// The piece of a passage with its first words of the question, as plain text with its lines; dots where it
+// continues. The title of the document and the marks of Markdown are left out.
+function excerpt(hit, words) {
+  const { begin, end, text: whole } = hit.passage;
+  const titled = begin === 0 && hit.title && whole.startsWith(hit.title) ? whole.slice(hit.title.length) : whole;
+  const text = plain(titled).trim();
+  const first = words ? text.search(words) : -1;
+  const from = first > SHOWN / 2 ? text.lastIndexOf("\n", first) + 1 || text.lastIndexOf(" ", first - 80) + 1 : 0;
+  const shown = cutter(text.slice(from))(0, SHOWN);
+  const body = from || begin > 0 ? `… ${shown.replace(/^[\s.,;:!?)\]]+/, "")}` : shown;
+  return end < hit.characters || from + shown.length < text.length ? `${body} …` : body;
+}
+
+// A text without the marks of Markdown, and with single empty lines.
+function plain(text) {
+  return text.replace(/^ {0,3}#{1,6}[ \t]+/gm, "").replace(/^[ \t]*[-*+][ \t]+/gm, "• ")
+    .replace(/(\*\*|__|`+)(?=\S)(.+?)\1/g, "$2").replace(/\[([^\]\n]+)\]\([^)\n]*\)/g, "$1")
+    .replace(/[ \t]+$/gm, "").replace(/\n{2,}|\f/g, "\n");
 }
 
 // The index for a document of the fused column: the first one with vectors, which knows its best passage.
 function passageIndex() {
-  return indexes.find((each) => each.dimensions !== null) || indexes[0];
+  return indexes.find((each) => each.kind === "documents")
+    || indexes.find((each) => each.dimensions !== null) || indexes[0];
 }
 
 async function showDocument(now, mine) {
@@ -202,10 +247,12 @@ async function showDocument(now, mine) {
   const top = make("div", { class: "top" },
     make("p", { class: "facts" }, make("a", { href: address({ ...now, doc: null }) }, "Back to the results")),
     make("h1", { dir: "auto" }, found.title || found.id),
-    make("p", { class: "facts", dir: "auto" }, `${found.id} · ${found.index}`));
-  byId("main").replaceChildren(make("article", {}, top, showText(found, now.query)));
+    make("p", { class: "facts", dir: "auto" },
+      [found.id, found.passage ? placeOf(found.passage) : "", found.index].filter(Boolean).join(" · ")));
+  if (found.file) top.lastElementChild.append(" · ", fileLink(found));
+  byId("main").replaceChildren(make("article", {}, top, showText(found)));
   const passage = found.passage;
-  say(passage ? `Best passage: ${passage.chunk + 1} of ${passage.chunks}` : "");
+  say(passage ? `Best passage: ${placeOf(passage) || "the whole document"}` : "");
   if (found.chunks) top.append(...showBars(found, found.chunks, false));
   scrollToMark();
   const known = indexes.find((each) => each.name === found.index);
@@ -228,14 +275,29 @@ async function addContributions(top, path, mine) {
   showChunk(found, best);
 }
 
+// A link to the file. A server with a token gives the file only to this page.
+function fileLink(found) {
+  const path = `v1/files/${encodeURIComponent(found.id)}?${new URLSearchParams({ index: found.index })}`;
+  const link = make("a", { href: path + (found.passage?.page ? `#page=${found.passage.page}` : "") }, "open the file");
+  const token = sessionStorage.getItem("token");
+  if (token) link.addEventListener("click", async (event) => {
+    event.preventDefault();
+    const answer = await fetch(path, { headers: { authorization: `Bearer ${token}` } });
+    if (answer.ok) location.assign(URL.createObjectURL(await answer.blob()));
+    else say("The file cannot be opened.");
+  });
+  return link;
+}
+
 function showChunk(found, chunk) {
-  byId("main").querySelector(".whole").replaceWith(showText({ ...found, passage: chunk }, ""));
+  byId("main").querySelector(".whole").replaceWith(showText({ ...found, passage: chunk }));
   scrollToMark();
 }
 
 // Show the first mark below the part of the page that stays at the top.
 function scrollToMark() {
-  const mark = byId("main").querySelector(".whole mark");
+  const whole = byId("main").querySelector(".whole");
+  const mark = whole.querySelector(".passage") || whole.querySelector("mark");
   if (!mark) return;
   mark.style.scrollMarginTop = `${byId("main").querySelector(".top").offsetHeight + 24}px`;
   mark.scrollIntoView({ block: "start" });
@@ -285,29 +347,35 @@ function showBars(found, parts, contributions) {
   return [bars, make("p", { class: "facts" }, `${caption} Click a bar to read its chunk.`)];
 }
 
-function showText(found, query) {
+// The text with its line breaks. The passage has a line at its edge, and the words of the question in it are marked.
+function showText(found) {
   const text = make("div", { class: "whole", dir: "auto" });
   const passage = found.passage;
+  const words = pattern(found.words);
   if (!passage || passage.end <= Math.max(passage.begin, found.text_begin)) {
-    addMarked(text, found.text, pattern(query));
+    addMarked(text, found.text, words);
     return text;
   }
-  const cut = cutter(found.text);
+  const cut = cutter(found.text.replaceAll("\f", "\n")); // a form feed is the end of a page
   const begin = Math.max(0, passage.begin - found.text_begin);
   const end = passage.end - found.text_begin;
-  text.append(cut(0, begin), make("mark", { class: "passage" }, cut(begin, end)), cut(end, undefined));
+  const mark = make("mark", { class: "passage" });
+  addMarked(mark, cut(begin, end), words);
+  text.append(cut(0, begin), mark, cut(end, undefined));
   return text;
 }
 
 function showStart() {
-  const rows = indexes.map((each) => {
+  const rows = indexes.filter((each) => !each.part_of).map((each) => {
     const size = each.documents === null ? "" : `, ${each.documents.toLocaleString("en")} documents`;
     return make("li", {}, make("strong", {}, each.name), `: ${manner(each.name)}${size}`);
   });
+  const examples = [...new Set(indexes.flatMap((each) => each.examples || []))].slice(0, 5).map((query) =>
+    make("li", {}, make("a", { href: address({ query, views: [] }), dir: "auto" }, query)));
+  const tries = examples.length ? [make("p", {}, "For example:"), make("ul", { class: "examples" }, ...examples)] : [];
   byId("main").replaceChildren(make("div", { class: "start" },
-    make("h1", {}, "Ask a question, or type some words"),
-    make("p", {}, "Each index shows its best documents, with the passage that fits best:"),
-    make("ul", {}, ...rows)));
+    make("h1", {}, "Ask a question, or type some words"), ...tries,
+    make("p", {}, "This server searches:"), make("ul", {}, ...rows)));
   say("");
 }
 
@@ -361,7 +429,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-  const links = [...document.querySelectorAll(".hits a")];
+  const links = [...document.querySelectorAll(".hits .line a")];
   if (!step || !links.length) return;
   const at = links.indexOf(document.activeElement);
   const next = at < 0 ? 0 : Math.min(Math.max(at + step, 0), links.length - 1);

@@ -10,6 +10,7 @@ include empty documents. Documents without a query term are not hits, so a query
 
 import errno
 import json
+import math
 import os
 from array import array
 from collections import Counter
@@ -36,6 +37,7 @@ from lmkcli.store.doctable import DocTable, take
 from lmkcli.system.input_files import int_range, read_json
 from lmkcli.system.streams import batched
 from lmkcli.text.analyzer import Analyzer
+from lmkcli.text.query_words import QueryWords
 
 FOLDER, IDS, ANALYSIS, PARAMS = "bm25", "ids.parquet", "analysis.json", "params.index.json"
 _AGAIN = "build the index again"
@@ -122,6 +124,25 @@ class Bm25Search:
             raise DataError(
                 f"the index refers to documents that it does not have: {_AGAIN}"
             ) from None
+
+    def greatest_score(self, query: Query) -> float:
+        """Return the limit of the score of a document that consists of the terms of the query that matter.
+
+        It is the sum of their inverse document frequencies, as the factor of a term's frequency is below 1.
+        Words of questions, such as 'how', do not matter: a document without them can be a perfect match.
+        """
+        weights = self.query_words(query.text).weights
+        return sum(weights.get(term, 0.0) for term in self._analyzer(query.text))
+
+    def _frequency_weight(self, term: str) -> float:
+        """The inverse document frequency of a term; the greatest for an unknown term."""
+        found, total = self._document_share(term) * len(self._ids), len(self._ids)
+        return math.log(1 + (total - found + 0.5) / (found + 0.5))
+
+    def query_words(self, question: str) -> QueryWords:
+        """Return the words of a question, weighted by inverse document frequency."""
+        weights = {term: self._frequency_weight(term) for term in self._analyzer(question)}
+        return QueryWords(question, self._analyzer, weights)
 
     def _ranked(self, queries: list[Query], k: int) -> Iterator[tuple[str, Ranking]]:
         if self._feedback and self._texts:

@@ -4,6 +4,7 @@ Where JAX is installed, bm25s starts it to select the best documents, and JAX re
 GPU. lmk selects them itself.
 """
 
+import logging
 import sys
 from typing import Any
 
@@ -14,4 +15,5 @@ import bm25s as _bm25s  # noqa: E402
 
 if _absent:
     del sys.modules["jax"]
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it reports each build at the level DEBUG
 bm25s: Any = _bm25s

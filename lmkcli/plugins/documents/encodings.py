@@ -1,0 +1,28 @@
+"""The encoding of a text file that does not declare one, guessed from its bytes (charset-normalizer)."""
+
+from charset_normalizer import from_bytes
+
+# Common encodings, the most frequent first. Of two that decode a text equally well, the first one wins.
+_CANDIDATES = (
+    "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2"
+).split()
+_SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
+
+
+def guess_encoding(data: bytes) -> str:
+    """The encoding of a text that is not UTF-8; empty if the bytes are no text in a common encoding."""
+    sample = data[:_SAMPLE]
+    matches = sorted(
+        from_bytes(sample, cp_isolation=_CANDIDATES),
+        key=lambda each: (each.chaos, -each.coherence, _CANDIDATES.index(each.encoding)),
+    )
+    if not matches:
+        return ""
+    text = str(matches[0])
+    for name in _CANDIDATES:  # several encodings may give this text
+        try:
+            if data.decode(name).startswith(text):
+                return name
+        except UnicodeError:
+            continue
+    return ""

@@ -1,0 +1,116 @@
+"""The words of a question that matter: their weights, their forms in a text, and the best piece of a text.
+
+A word matters by its inverse document frequency, if an index knows it. Words of questions and stop words do
+not matter, unless the question has no other words.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from lmkcli.text.analyzer import Analyzer
+
+SNIPPET = 240  # characters
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_LEAST = 0.3  # of the greatest weight: rarer words alone are marked
+# English words of questions, in addition to the stop words of the analyzer.
+_QUESTION = frozenset(
+    "about am any been can could did do does from get give had has have he her him his how i its know let "
+    "list many me much my need our please say she should show some tell than them those us use want we were "
+    "what when where which who whom whose why would you your".split()
+)
+
+
+class QueryWords:
+    """The terms of a question with their weights, and where they occur in a text.
+
+    `weights` gives the inverse document frequency of a term, and `analyzer` turns words into terms; by
+    default all terms have the same weight, and are English words without endings.
+    """
+
+    def __init__(
+        self,
+        question: str,
+        analyzer: Analyzer | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._analyzer = analyzer or _english()
+        self._forms: dict[str, float] = {}
+        words = {word: self._terms(word) for word in _words(question)}
+        own = {word: terms for word, terms in words.items() if word not in _QUESTION}
+        terms = [term for found in (own if any(own.values()) else words).values() for term in found]
+        self.weights = {term: (weights or {}).get(term, 1.0) for term in terms}
+        """Term -> its weight, for the terms that matter."""
+
+    def _terms(self, word: str) -> list[str]:
+        return self._analyzer(word)
+
+    def weight(self, word: str) -> float:
+        """The weight of a word of a text; 0 for a word that is not in the question."""
+        form = word.lower()
+        if form not in self._forms:
+            self._forms[form] = max(
+                (self.weights.get(term, 0.0) for term in self._terms(form)), default=0.0
+            )
+        return self._forms[form]
+
+    def spans(self, text: str) -> list[tuple[int, int, float]]:
+        """The words of a text that are in the question: [begin, end) and weight."""
+        found = ((match, self.weight(match[0])) for match in _WORD.finditer(text))
+        return [(*match.span(), weight) for match, weight in found if weight > 0]
+
+    def coverage(self, text: str) -> float:
+        """The share of the question, by weight, that a text contains: 0 to 1."""
+        total = sum(self.weights.values())
+        there = {
+            term for word in set(_words(text)) if self.weight(word) for term in self._terms(word)
+        }
+        return (
+            sum(self.weights[term] for term in there & self.weights.keys()) / total
+            if total
+            else 0.0
+        )
+
+    def forms(self, texts: Iterable[str]) -> list[str]:
+        """The words to mark in texts, in lower case: the forms of the question's terms that matter most."""
+        least = _LEAST * max(self.weights.values(), default=0.0)
+        words = {word for text in texts for word in _words(text)}
+        return sorted(
+            word for word in words if self.weight(word) > 0 and self.weight(word) >= least
+        )
+
+    def snippet(self, text: str, size: int = SNIPPET) -> str:
+        """About `size` characters of a text, on one line, with the greatest weight of different words."""
+        spans = self.spans(text)
+        best, most = 0, 0.0
+        for number, (begin, _, _) in enumerate(spans):
+            inside: dict[str, float] = {}
+            for start, end, weight in spans[number:]:
+                if end > begin + size - 40:
+                    break
+                inside[text[start:end].lower()] = weight
+            if sum(inside.values()) > most:
+                best, most = begin, sum(inside.values())
+        return _piece(text, best, size)
+
+
+def _piece(text: str, place: int, size: int) -> str:
+    """About `size` characters from a little before `place`, cut between words, on one line."""
+    start = max(0, min(place - 40, len(text) - size)) if len(text) > size else 0
+    cut = text[start : start + size]
+    more = start + size < len(text)
+    if start and " " in cut:
+        cut = cut[cut.index(" ") + 1 :]
+    if more and " " in cut and text[start + size] != " ":
+        cut = cut[: cut.rindex(" ")]
+    shown = " ".join(cut.split())
+    return ("… " if start else "") + shown + (" …" if more else "")
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+@lru_cache(1)
+def _english() -> Analyzer:
+    return Analyzer("en")

@@ -1,0 +1,109 @@
+"""Documents on a server: their index is served whole, and changes of files are served too."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from lmkcli.plugins.documents.own_index import EncodeCall, OwnIndex, OwnIndexOptions
+from lmkcli.plugins.serve.app import make_app
+from lmkcli.plugins.serve.service import SearchService
+from lmkcli.progress import SILENT
+
+
+@pytest.fixture
+def own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]
+) -> OwnIndex:
+    """The index of two notes, in a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "my notes"
+    folder.mkdir()
+    (folder / "printer.md").write_text("# Printer\n\nIt jams when paper is damp.\n")
+    (folder / "two rivers.txt").write_text("Rivers carry water to the sea.\n")
+    model = str(tiny_model("bert"))
+    own = OwnIndex(f"folder:{folder}", model, OwnIndexOptions(), EncodeCall())
+    own.refresh(SILENT)
+    return own
+
+
+def ask(client: TestClient, question: str) -> dict[str, Any]:
+    answer = client.get("/v1/search", params={"q": question})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_documents_are_one_index_with_two_parts(own: OwnIndex) -> None:
+    service = SearchService([own])
+    with TestClient(make_app(service), base_url="http://127.0.0.1") as client:
+        listed = client.get("/v1/indexes").json()["indexes"]
+        assert [(each["name"], each["part_of"]) for each in listed] == [
+            ("my notes", None),
+            ("my notes-vectors", "my notes"),
+            ("my notes-bm25", "my notes"),
+        ]
+        assert listed[0]["documents"] == 2
+        found = ask(client, "water rivers")
+        hit = found["hits"][0]
+        assert (hit["id"], hit["passage"]["path"], hit["passage"]["lines"]) == (
+            "two rivers.txt",
+            "two rivers.txt",
+            [1, 1],
+        )
+        assert found["words"] == ["rivers", "water"]
+        assert found["answered"] is None, "not measured for this model"
+        document = client.get("/v1/documents/two rivers.txt", params={"query": "water"}).json()
+        assert document["words"] == ["water"]
+        assert document["passage"]["lines"] == [1, 1]
+
+
+def test_changed_files_are_served(
+    own: OwnIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmkcli.plugins.serve.watching._SHARE", 0)
+    notes: list[str] = []
+    service = SearchService([own], note=notes.append)
+    with TestClient(make_app(service), base_url="http://127.0.0.1") as client:
+        (tmp_path / "my notes" / "zeppelin.md").write_text("The zeppelin lands at noon.\n")
+        service.refresh()
+        assert ask(client, "zeppelin")["hits"][0]["id"] == "zeppelin.md"
+        (tmp_path / "my notes" / "zeppelin.md").unlink()
+        service.refresh()
+        assert "zeppelin.md" not in [hit["id"] for hit in ask(client, "zeppelin")["hits"]]
+        for file in (tmp_path / "my notes").iterdir():
+            file.unlink()
+        service.refresh()
+        service.refresh()
+        assert len(ask(client, "zeppelin")["hits"]) == 2, "the last index stays"
+        assert "cannot be updated yet" in "".join(notes)
+
+
+def test_the_interface_describes_itself_without_other_hosts(own: OwnIndex) -> None:
+    with TestClient(make_app(SearchService([own])), base_url="http://127.0.0.1") as client:
+        page = client.get("/docs")
+        assert page.status_code == 200
+        assert page.headers["content-type"].startswith("text/html")
+        assert "//" not in page.text.replace("<!DOCTYPE", "")
+        script = client.get("/docs.js")
+        assert "https://" not in script.text
+        routes = client.get("/openapi.json").json()["paths"]
+        assert set(routes["/v1/search"]) == {"get", "post"}
+        assert client.get("/v1/search").status_code == 422
+        assert client.get("/v1/search", params={"q": "a", "index": "no"}).status_code == 404
+
+
+def test_conditions_select_documents(own: OwnIndex) -> None:
+    with TestClient(make_app(SearchService([own])), base_url="http://127.0.0.1") as client:
+        for request in (
+            lambda where: client.get("/v1/search", params={"q": "water paper", "where": where}),
+            lambda where: client.post("/v1/search", json={"query": "water paper", "where": where}),
+        ):
+            answer = request(["type=txt"]).json()
+            found = answer["results"][0] if "results" in answer else answer
+            assert [hit["id"] for hit in found["hits"]] == ["two rivers.txt"]
+            assert found["complete"]
+            assert request(["type>txt"]).status_code == 400
+        body = {"query": "a", "where": "type=md", "index": "my notes-bm25"}
+        assert client.post("/v1/search", json=body).status_code == 200

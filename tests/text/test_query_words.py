@@ -1,0 +1,53 @@
+"""The words of a question that matter, in snippets and marks."""
+
+import time
+
+from lmkcli.text.analyzer import Analyzer
+from lmkcli.text.query_words import QueryWords
+
+MANUAL = (
+    "The tower stands on the hill. The gate is at the road, and the key is in the office of the farm. "
+    "The staff of the site can open the doors of the tower. In the case of a fire, call the brigade. "
+    "To start it, release the lock. To stop the turbines, press the red button at the base of the tower. "
+) + "The wind turns it. " * 40
+
+
+def test_a_snippet_follows_the_words_that_matter() -> None:
+    """Not the stop words, which are everywhere; another form of a word counts too."""
+    words = QueryWords("how can I stop the turbine")
+    assert "stop the turbines" in words.snippet(MANUAL, 80)
+    assert words.forms([MANUAL]) == ["stop", "turbines"]
+    assert {MANUAL[begin:end] for begin, end, _ in words.spans(MANUAL)} == {"stop", "turbines"}
+
+
+def test_rare_words_count_more_than_frequent_ones() -> None:
+    weights = {"wind": 0.2, "brigad": 3.0}
+    words = QueryWords("wind brigade", Analyzer("en"), weights)
+    assert "brigade" in words.snippet(MANUAL, 80)
+    assert words.forms([MANUAL]) == ["brigade"], "a word that is everywhere is not marked"
+    assert words.coverage("wind") < 0.1 < 0.9 < words.coverage("the brigade")
+
+
+def test_words_of_questions_do_not_count() -> None:
+    assert QueryWords("how do I renew the certificate").coverage("Certificates: renew them.") == 1
+
+
+def test_a_question_of_stop_words_keeps_them() -> None:
+    assert QueryWords("who are you").weights
+    assert QueryWords("").snippet("Some words.") == "Some words."
+    assert QueryWords("").coverage("Some words.") == 0.0
+
+
+def test_words_without_spaces_and_other_languages() -> None:
+    words = QueryWords("点検はいつですか", Analyzer("ja"))
+    assert words.coverage("保守点検は毎年四月に行われます") > 0
+    german = QueryWords(
+        "Wo ist der Schlüssel", Analyzer("de"), {"schlussel": 2.0, "der": 0.1, "ist": 0.1}
+    )
+    assert "schlüssel" in german.forms(["Der Schlüssel ist im Büro."])
+
+
+def test_a_long_text_of_matches_takes_linear_time() -> None:
+    started = time.process_time()
+    assert QueryWords("turbine").snippet("turbine " * 50_000)
+    assert time.process_time() - started < 20  # seconds; a square of the length would take hours
