@@ -8,9 +8,9 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known_collections
@@ -207,14 +207,38 @@ class Collection(ABC):
         return [query for query in self.queries() if query.id in judged]
 
 
+class ArrowTable(Protocol):
+    """A table with the interface of Arrow: of pandas, polars, pyarrow, duckdb and others."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+Source: TypeAlias = (
+    str
+    | Path
+    | Collection
+    | ArrowTable
+    | Mapping[str, Any]
+    | Iterable[str | Mapping[str, Any] | tuple[Any, ...]]
+)
+"""A collection: its name, or a table, texts or records of a Python program (`sources/memory.py`)."""
+
+
 class SourceOpener(Protocol):
     """A function that opens a collection from its name and options; listed in the catalog's SOURCES."""
 
     def __call__(self, name: str, options: dict[str, str]) -> Collection: ...
 
 
-def open_collection(spelling: str, fields: str = "", context: str = "") -> Collection:
+def open_collection(
+    source: Source, fields: str = "", context: str = "", **settings: Any
+) -> Collection:
     """Open a collection by name: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
+
+    `source` may also be a table (pandas, polars, Arrow, datasets), or an iterable of texts, dictionaries or
+    Doc objects. Columns are found as in files. Without ids, the position is the id, counted from 0.
+    `settings` are options of the source, such as text="body". `queries` and `qrels` may be tables too:
+    open_collection(docs, queries=questions, qrels=judgements).
 
     '-' is stdin. './x', an absolute path, an existing path with a slash and any file name are read from
     disk. 'folder:x' is a folder with one document per file; a file that is a document, or an archive of
@@ -224,6 +248,9 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     'name,key=value' passes options to the source. `fields` are the text fields of a record joined by
     '+', `context` the field with the contexts of its chunks. Raises UnknownName with similar names.
     """
+    if not isinstance(source, str | Path):
+        source = catalog.source_name(source)
+    spelling = str(source)
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
     options: dict[str, str] = {}
     for pair in pairs:
@@ -237,11 +264,16 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
         options[key] = value
     if fields:
         options["fields"] = fields
+    for key, value in settings.items():
+        plain = isinstance(value, str | int | Path)
+        options[key] = (
+            str(int(value) if value is True else value) if plain else catalog.source_name(value)
+        )
     kind, name = _source_of(head)
     if kind == "files" and "format" not in options:
         kind, name = _claimed(name) or (kind, name)
     if context:
-        if kind != "files":
+        if kind not in ("files", "memory"):
             raise UsageError(
                 f"--context field:{context} reads a field of files, and {spelling} is not a file; write "
                 "its documents with their contexts to a jsonl or parquet file"

@@ -24,7 +24,7 @@ from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
 from lmkcli.progress import Report, mute
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.spec.values import AUTO, Device, Granularities, Window
