@@ -344,8 +344,8 @@ class Encode(_Encode):
         query_top_terms: Sparse vectors: number of terms of a query to keep. Default: all.
         normalize: Normalise vectors to unit length.
         dtype: Compute dtype; auto: bf16 if the hardware supports it natively.
-        store_dtype: Dtype of the stored vectors; int8, int4, int2, binary: 8, 4, 2 bits or one per
-            dimension.
+        store_dtype: Stored form of the vectors: fp16, fp32, int8, int4, int2, binary (the last four: 8,
+            4, 2 bits or one per dimension).
         device: Device: auto, cpu, cuda or cuda:1; all GPUs: all.
         batch_tokens: Positions per forward pass; 0: chosen for the model and the device.
         batch_size: Maximum number of inputs per forward pass.
@@ -386,7 +386,7 @@ class Encode(_Encode):
         query_top_terms: int | None = None,
         normalize: bool | None = None,
         dtype: Literal['auto', 'fp32', 'bf16', 'fp16'] = 'auto',
-        store_dtype: Literal['fp16', 'fp32', 'int8', 'int4', 'int2', 'binary'] = 'fp16',
+        store_dtype: str = 'fp16',
         device: str = 'auto',
         batch_tokens: int = 0,
         batch_size: int = 512,
@@ -1319,7 +1319,7 @@ def index(
     query_top_terms: int | None = None,
     normalize: bool | None = None,
     dtype: Literal['auto', 'fp32', 'bf16', 'fp16'] = 'auto',
-    store_dtype: Literal['fp16', 'fp32', 'int8', 'int4', 'int2', 'binary'] = 'fp16',
+    store_dtype: str = 'fp16',
     device: str = 'auto',
     batch_tokens: int = 0,
     batch_size: int = 512,
