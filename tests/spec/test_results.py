@@ -59,6 +59,7 @@ def test_every_variant_of_a_command_returns_that_type(folder: Path, minilm: Path
         "lines": 4,
         "silent": 0,
         "cut": 0,
+        "cut_pairs": 0,
     }
     assert lmkcli.Search(folder / "docs", question="wheel").run().hits[0].id == "bike"
 
