@@ -26,6 +26,7 @@ check:
 docs:
     .venv/bin/python docs/reference.py
     .venv/bin/python docs/packages.py
+    .venv/bin/python docs/stub.py
     .venv/bin/python docs/pictures.py
 
 # The documentation as a site, in site/.

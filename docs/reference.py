@@ -5,6 +5,7 @@ models, and landmark arithmetic.
 them is stale. A generated table stands between `<!-- name -->` and `<!-- /name -->`.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -14,15 +15,18 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import written
+from stub import is_operation, result_of
 from typer.core import TyperArgument
 from typer.main import get_command
 
+import lmkcli
 from lmkcli.cli import adapter, helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.table import LMK, SpecialTokens
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.result import Result
 from lmkcli.spec.settings import EncodeSettings, Flag
 
 DOCS = Path(__file__).resolve().parent
@@ -45,6 +49,7 @@ def pages() -> dict[Path, str]:
     for kind in (RecipeOptions, EncodeSettings, OpenSettings):
         api = DOCS / "api.md"
         made[api] = _filled(api, kind.__name__, _fields(kind), made.get(api))
+    made[api] = _filled(api, "results", _results(), made[api])
     return made
 
 
@@ -82,6 +87,25 @@ def _fields(kind: type) -> str:
     for field in fields(kind):
         (flag,) = (mark for mark in get_args(hints[field.name]) if isinstance(mark, Flag))
         lines.append(f"| `{field.name}` | `{field.default!r}` | {flag.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def _results() -> str:
+    """A row for each class of results: the operations that return it, and its fields."""
+    kinds = {name: getattr(lmkcli, name) for name in lmkcli.__all__}
+    of: dict[Any, list[str]] = {}
+    for name, kind in kinds.items():
+        if is_operation(kind):
+            of.setdefault(result_of(kind), []).append(f"`{name}`")
+    lines = ["| result | of | meaning | fields |", "| --- | --- | --- | --- |"]
+    for result in sorted(of.keys() - {Result, type(None)}, key=lambda each: str(each.__name__)):
+        names = [
+            f"`{name}`" for each in result.__mro__ for name in vars(each).get("__annotations__", ())
+        ]
+        meaning = inspect.cleandoc(result.__doc__).partition("\n\n")[0].replace("\n", " ")
+        lines.append(
+            f"| `{result.__name__}` | {', '.join(of[result])} | {meaning} | {', '.join(names)} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -54,11 +54,13 @@ class SourceRow(Row):
 
     It opens names that start with one of the `prefixes`, or that are one of the `names`. `claims`
     ('module:function') may rename the path of a file to a name of this source: it returns '' for others.
+    `holds` ('module:function') gives a name to an object of Python, such as the rows of a table.
     """
 
     prefixes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     claims: str = ""
+    holds: str = ""
 
 
 @dataclass(frozen=True)
@@ -433,6 +435,36 @@ def vector_engines(kind: str) -> list[EngineRow]:
     """Return the engines that build indexes of this kind of vectors, such as 'dense'."""
     built = (row for row in INDEXES.values() if row.variant not in ("", "lexical"))
     return [row for row in built if row.takes == kind]
+
+
+def source_name(value: object) -> str:
+    """Return the name of a collection that a Python program passes as an object, such as a table.
+
+    Raises UsageError for objects that are no collection.
+    """
+    holders = (row for row in SOURCES.values() if row.holds)
+    names = (load(row, f"source '{row.name}'", row.holds)(value) for row in holders)
+    name: str | None = next(filter(None, names), None)
+    if name is None:
+        raise UsageError(
+            f"a {type(value).__name__} is no collection; give a name, a table (pandas, polars, Arrow, "
+            "datasets), or a list of texts or dictionaries"
+        )
+    return name
+
+
+def pooler_row(pool: str) -> PoolerRow:
+    """Return the row of a pooler: 'mean@4' is in the row 'mean@k'.
+
+    For a concatenation, it is the row of the first pooler. Raises UnknownName with similar names.
+    """
+    name, *_ = pool.split("+")
+    stem, at, _ = name.partition("@")
+    if at:
+        others = (each for each in POOLERS if each.startswith(f"{stem}@"))
+        name = f"{stem}@k" if f"{stem}@k" in POOLERS else next(others, name)
+    POOLERS.check(name)
+    return POOLERS[name]
 
 
 def is_lexical(kind: str) -> bool:

@@ -142,6 +142,13 @@ SOURCES = (
         "a BEIR folder, or csv, json, jsonl, tsv, parquet, mbox, stdin",
     ),
     SourceRow(
+        "memory",
+        "lmkcli.data.sources.memory:open_memory",
+        "tables, texts and records of a Python program",
+        prefixes=("memory:",),
+        holds="lmkcli.data.sources.memory:held_name",
+    ),
+    SourceRow(
         "irds",
         "lmkcli.data.sources.irds:open_irds",
         "any ir_datasets id, such as beir/scifact/test",

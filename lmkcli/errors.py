@@ -19,6 +19,10 @@ class LmkError(Exception):
 
     exit_code = 3
 
+    def _render_traceback_(self) -> list[str]:
+        """The lines that a notebook shows: the message, without the frames inside lmk."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(LmkError):
     """An invalid flag or argument."""
@@ -41,7 +45,7 @@ class DataError(LmkError):
     """An unusable file, record or vector."""
 
 
-class MissingExtra(LmkError):
+class MissingExtra(LmkError, ImportError):
     """A missing optional package. The message contains the pip command."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:

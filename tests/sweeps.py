@@ -41,7 +41,7 @@ from lmkcli.catalog import INDEXES, OPERATIONS
 from lmkcli.cli import main
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.plugins.demo import demo
-from lmkcli.spec.operation import Option, options
+from lmkcli.spec.option import Option, options
 from lmkcli.store import part_writer, tokens
 from tests import levels, tiny
 from tests.forked import Moments

@@ -47,7 +47,7 @@ SUBPACKAGES = (
         "encoding",
         "training",
     ),
-    *("retrieval", "evaluation", "provenance", "operations", "plugins", "cli"),
+    *("retrieval", "evaluation", "provenance", "operations", "integrations", "plugins", "cli"),
 )
 # Public modules at the top of the package, and the subpackages that they belong to.
 ELSEWHERE = {"lmkcli.irds": "data", "lmkcli.sentence_modules": "encoding"}

@@ -84,7 +84,9 @@ def options(command: Any) -> list[Any]:
     return [param for param in command.params if not isinstance(param, TyperArgument)]
 
 
-@pytest.mark.parametrize("script", ["docs/reference.py", "docs/packages.py", "docs/pictures.py"])
+@pytest.mark.parametrize(
+    "script", ["docs/reference.py", "docs/packages.py", "docs/pictures.py", "docs/stub.py"]
+)
 def test_what_is_generated_is_fresh(script: str) -> None:
     made = subprocess.run(
         [sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True
@@ -291,3 +293,19 @@ def test_the_numbers_of_choosing_are_those_of_the_pages_that_it_links_to() -> No
                 assert number in measured, f"{number}: {part}"
                 checked += 1
     assert checked > 40
+
+
+@pytest.mark.slow  # mypy reads the types of all libraries
+@pytest.mark.parametrize("name", ["python.md"])
+def test_type_checkers_accept_the_python_snippets(name: str, tmp_path: Path) -> None:
+    snippets = [block for block in blocks(DOCS / name) if block.language == "python"]
+    for number, block in enumerate(snippets):
+        (tmp_path / f"snippet_{number}.py").write_text(block.text, "utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert f"no issues found in {len(snippets)} source files" in checked.stdout

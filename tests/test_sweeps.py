@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from tests import levels, sweeps
 from tests.conftest import Once
 from tests.forkserver import ForkServer

@@ -22,7 +22,8 @@ from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.operations.options import OutputOptions, expand, shadowed_folders
 from lmkcli.operations.search import Session
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, Option, options, split
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option, options, split
 from lmkcli.spec.result import Format, Result, Table
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.spec.values import check_utf8
@@ -91,7 +92,7 @@ def command(kind: type[Operation[Any]]) -> Callable[..., None]:
     parameters.sort(key=_position)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__doc__ = kind.__doc__
+    run.__doc__ = kind.summary
     run.__name__ = kind.__name__
     run.operation = operation  # type: ignore[attr-defined]  # for tests, which parse without running
     run.kind = kind  # type: ignore[attr-defined]  # for usage errors

@@ -8,7 +8,7 @@ from typing import get_args
 
 from lmkcli import catalog
 from lmkcli.data import known_collections
-from lmkcli.spec.operation import Option
+from lmkcli.spec.option import Option
 from lmkcli.system import caches
 
 Completer = Callable[[str], list[str]]  # the typed start of a word -> the names that start with it

@@ -10,7 +10,8 @@ from typing import Any
 
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.verbs import meant
-from lmkcli.spec.operation import Operation, Option, options
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option, options
 
 Kind = type[Operation[Any]]
 _NEAR = 0.7  # similarity of a misspelled name, from 0 to 1

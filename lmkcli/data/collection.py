@@ -8,10 +8,10 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, unquote
 
 from lmkcli import catalog
@@ -296,14 +296,38 @@ def _hash(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
+class ArrowTable(Protocol):
+    """A table with the interface of Arrow: of pandas, polars, pyarrow, duckdb and others."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+Source: TypeAlias = (
+    str
+    | Path
+    | Collection
+    | ArrowTable
+    | Mapping[str, Any]
+    | Iterable[str | Mapping[str, Any] | tuple[Any, ...]]
+)
+"""A collection: its name, or a table, texts or records of a Python program (`sources/memory.py`)."""
+
+
 class SourceOpener(Protocol):
     """A function that opens a collection from its name and options; listed in the catalog's SOURCES."""
 
     def __call__(self, name: str, options: dict[str, str]) -> Collection: ...
 
 
-def open_collection(spelling: str, fields: str = "", context: str = "") -> Collection:
+def open_collection(
+    source: Source, fields: str = "", context: str = "", **settings: Any
+) -> Collection:
     """Open a collection by name: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
+
+    `source` may also be a table (pandas, polars, Arrow, datasets), or an iterable of texts, dictionaries or
+    Doc objects. Columns are found as in files. Without ids, the position is the id, counted from 0.
+    `settings` are options of the source, such as text="body". `queries` and `qrels` may be tables too:
+    open_collection(docs, queries=questions, qrels=judgements).
 
     '-' is stdin. './x', an absolute path, an existing path with a slash and any file name are read from
     disk. 'folder:x' is a folder with one document per file; a file that is a document, or an archive of
@@ -314,6 +338,38 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     `fields` are the text fields of a record joined by
     '+', `context` the field with the contexts of its chunks. Raises UnknownName with similar names.
     """
+    if not isinstance(source, str | Path):
+        source = catalog.source_name(source)
+    spelling = str(source)
+    head, options = _with_options(spelling)
+    subset = whole_number(head, options, "subset", 0, 1)
+    options.pop("subset", None)
+    if subset:
+        whole = open_collection(spell(head, options), fields, context, **settings)
+        return SubsetCollection(whole, subset)
+    if fields:
+        options["fields"] = fields
+    for key, value in settings.items():
+        plain = isinstance(value, str | int | Path)
+        options[key] = (
+            str(int(value) if value is True else value) if plain else catalog.source_name(value)
+        )
+    kind, name = _source_of(head)
+    if kind == "files" and "format" not in options:
+        kind, name = _claimed(name) or (kind, name)
+    if context:
+        if kind not in ("files", "memory"):
+            raise UsageError(
+                f"--context field:{context} reads a field of files, and {spelling} is not a file; write "
+                "its documents with their contexts to a jsonl or parquet file"
+            )
+        options["context"] = context
+    open_source: SourceOpener = catalog.SOURCES.load(kind)
+    return open_source(name, options)
+
+
+def _with_options(spelling: str) -> tuple[str, dict[str, str]]:
+    """Divide 'name,key=value' into the name and its options."""
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
     options: dict[str, str] = {}
     for pair in pairs:
@@ -325,25 +381,7 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
         if options.get(key, value) != value:
             raise UsageError(f"'{spelling}': the option '{key}' has two values; remove one of them")
         options[key] = value
-    subset = whole_number(head, options, "subset", 0, 1)
-    options.pop("subset", None)
-    if subset:
-        whole = spell(head, options)
-        return SubsetCollection(open_collection(whole, fields, context), subset)
-    if fields:
-        options["fields"] = fields
-    kind, name = _source_of(head)
-    if kind == "files" and "format" not in options:
-        kind, name = _claimed(name) or (kind, name)
-    if context:
-        if kind != "files":
-            raise UsageError(
-                f"--context field:{context} reads a field of files, and {spelling} is not a file; write "
-                "its documents with their contexts to a jsonl or parquet file"
-            )
-        options["context"] = context
-    open_source: SourceOpener = catalog.SOURCES.load(kind)
-    return open_source(name, options)
+    return head, options
 
 
 HUB_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+|[./~].*)")

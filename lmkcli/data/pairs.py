@@ -6,7 +6,7 @@ ranx use it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +59,17 @@ def read_pairs(path: Path) -> Iterator[Pair] | None:
     if first.startswith((b"{", b"[")) and (named or not _is_record(first)):
         return _json_pairs(path, first)
     return None
+
+
+def pairs_of(name: str, rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
+    """Iterate over the pairs of rows with their places. Raises DataError for rows without such columns.
+
+    The only row may also be an object {query id: {document id: number}}.
+    """
+    head = list(islice(rows := iter(rows), 2))
+    if len(head) == 1 and _is_nested(head[0][1]):
+        return _nested(head[0][1], name)
+    return _pairs(name, chain(head, rows))
 
 
 def _is_record(line: bytes) -> bool:

@@ -1,13 +1,13 @@
 """Judgements in files: TREC's 4 columns, BEIR's 3, tables with names of columns, and JSON objects."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from lmkcli.data.collection import Qrel
 from lmkcli.data.fields import Fields
-from lmkcli.data.pairs import header_of, is_comment, read_pairs
+from lmkcli.data.pairs import Pair, header_of, is_comment, read_pairs
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import bounded_lines
@@ -31,8 +31,11 @@ def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
     """
     path, fields = Path(path), Fields(map_ids=map_ids)
     pairs = read_pairs(path)
-    if pairs is None:
-        return _of_lines(path, fields)
+    return _of_lines(path, fields) if pairs is None else qrels_of(pairs, fields)
+
+
+def qrels_of(pairs: Iterable[Pair], fields: Fields) -> Iterator[Qrel]:
+    """Iterate over the judgements of pairs. Raises DataError, with the place, for invalid ids and grades."""
     return (
         Qrel(
             fields.id(pair.query_id, pair.where, "query"),

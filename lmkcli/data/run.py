@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,11 @@ from lmkcli.data.fields import Fields
 from lmkcli.data.pairs import Pair, is_comment, read_pairs
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
+from lmkcli.spec.result import Tabular
 from lmkcli.system.atomic import atomic_file, destination
 from lmkcli.system.input_files import bounded_lines
 from lmkcli.system.output_streams import is_stream, open_output
+from lmkcli.text.formatting import counted
 
 
 class Ranking(NamedTuple):
@@ -77,8 +79,8 @@ class Scored(NamedTuple):
 
 
 @dataclass
-class Run:
-    """The rankings of a set of queries, and a tag."""
+class Run(Tabular):
+    """The rankings of a set of queries, and a tag. `run[query_id]` is the Ranking of a query."""
 
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
     """Query id -> Ranking, in the order of the queries."""
@@ -92,7 +94,34 @@ class Run:
     """Query id -> how many documents a cross-encoder read only in part together with the query."""
 
     def __repr__(self) -> str:
-        return f"<Run {self.tag}: {len(self.rankings):,} queries>"
+        return f"<Run {self.tag}: {counted(len(self.rankings), 'query', 'queries')}>"
+
+    def __len__(self) -> int:
+        """The number of queries."""
+        return len(self.rankings)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids of the queries."""
+        return iter(self.rankings)
+
+    def __getitem__(self, query_id: str) -> Ranking:
+        return self.rankings[query_id]
+
+    def __bool__(self) -> bool:
+        return True  # a run without queries is a run
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """One row per document: query id, document id, rank from 1, and score."""
+        lengths = [len(ranking.doc_ids) for ranking in self.rankings.values()]
+        scores = [ranking.scores for ranking in self.rankings.values()]
+        return {
+            "query_id": [
+                name for name, count in zip(self, lengths, strict=True) for _ in range(count)
+            ],
+            "doc_id": list(chain.from_iterable(each.doc_ids for each in self.rankings.values())),
+            "rank": list(chain.from_iterable(range(1, count + 1) for count in lengths)),
+            "score": np.concatenate([np.zeros(0, np.float32), *scores]),
+        }
 
 
 def read_run(path: str | Path) -> Run:

@@ -17,7 +17,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
 from lmkcli.pooling.table import Pooler, concatenated
-from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.recipe import ROTARY, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
     NO_OVERLAP,
@@ -47,12 +47,8 @@ def check_options(options: RecipeOptions) -> None:
     declared = options.pool == "auto"
     check_overlap(options.overlap, window, options.gran or (_DECLARED_GRAN if declared else ""))
     read_context(options.context or "", options.unit or "doc", window)
-    if options.extend and options.extend not in EXTENSIONS:
-        raise UsageError(f"--extend {options.extend}: write one of {', '.join(EXTENSIONS)}")
     if options.extend and not (options.max_length or window.positions):
         raise UsageError(f"--extend {options.extend} needs the new length; add --max-length")
-    if options.unit is not None and options.unit not in UNITS:
-        raise UsageError(f"--unit {options.unit}: write {', '.join(UNITS)}")
     if not declared:
         unit = options.unit or "doc"
         check_unit(options.pool, open_pooler(options.pool), unit, window)
@@ -99,21 +95,9 @@ def read_context(how: str, unit: str, window: Window) -> str:
     return how
 
 
-def pooler_name(pool: str) -> str:
-    """Return the name of a pooler in the catalog: 'mean@4' is in the row 'mean@k'.
-
-    For a concatenation, it is the name of the first pooler.
-    """
-    pool, *_ = pool.split("+")
-    stem, at, _ = pool.partition("@")
-    if not at or f"{stem}@k" in catalog.POOLERS:
-        return f"{stem}@k" if at else pool
-    return next((name for name in catalog.POOLERS if name.startswith(f"{stem}@")), pool)
-
-
 def pooler_package(pool: str) -> str:
     """Return the package of a pooler, such as 'lmk-head 0.1.0'; empty for the poolers of lmk."""
-    return catalog.POOLERS[pooler_name(pool)].provider
+    return catalog.pooler_row(pool).provider
 
 
 def open_pooler(pool: str) -> Pooler:
@@ -128,7 +112,7 @@ def open_pooler(pool: str) -> Pooler:
             return concatenated([open_pooler(name) for name in pool.split("+")])
         except ValueError as error:
             raise UsageError(f"--pool {pool}: {error}") from None
-    name = pooler_name(pool)
+    name = catalog.pooler_row(pool).name
     found = catalog.POOLERS.load(name)
     stem, at, parameter = pool.partition("@")
     if at:
@@ -152,7 +136,7 @@ def open_pooler(pool: str) -> Pooler:
 
 def lacks_weights(pool: str, folder: ModelFolder) -> bool:
     """Return whether a pooler has weights of its own, and the folder does not contain them."""
-    weights = catalog.POOLERS[pooler_name(pool)].weights
+    weights = catalog.pooler_row(pool).weights
     return bool(weights) and not (folder.path / weights).is_dir()
 
 
@@ -358,7 +342,7 @@ def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any])
 
 def _check_settings(options: RecipeOptions, pool: str) -> None:
     """Raise UsageError for an option that belongs to other poolers (`PoolerRow.settings`)."""
-    own = catalog.POOLERS[pooler_name(pool)].settings
+    own = catalog.pooler_row(pool).settings
     rows = catalog.POOLERS.values()
     for name in dict.fromkeys(name for row in rows for name in row.settings if name not in own):
         if getattr(options, name):

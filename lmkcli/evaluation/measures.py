@@ -11,15 +11,19 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ir_measures
 from ir_measures import Measure
 
-from lmkcli.data.collection import Qrel
-from lmkcli.data.run import Ranking, Run
+from lmkcli.data.collection import Qrel, Source, open_collection
+from lmkcli.data.qrels import read_qrels
+from lmkcli.data.run import Ranking, Run, read_run
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.coverage import Coverage, Judgements, answers, cover, without_self
+from lmkcli.spec.result import Tabular
+from lmkcli.text.formatting import counted
 
 _DEFAULT_CUTOFF = 10
 # The time and memory of trec_eval grow with the square of the largest grade; larger grades are mistakes.
@@ -34,8 +38,8 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Tabular):
     """A measure x query table of one run. Keys are the printed names of measures, in the given order."""
 
     aggregated: dict[str, float]
@@ -44,6 +48,23 @@ class Scores:
     """Measure -> query id -> value, in the order of the judgements."""
     coverage: Coverage
     """Missing queries, unjudged documents, ties and depth behind the numbers."""
+
+    def __repr__(self) -> str:
+        queries = counted(len(next(iter(self.per_query.values()), ())), "query", "queries")
+        values = (f"{name} {value:.4f}" for name, value in self.aggregated.items())
+        return f"<Scores: {', '.join(values)} ({queries})>"
+
+    def __getitem__(self, measure: str) -> float:
+        """The value over all judged queries of a measure, by its printed name."""
+        return self.aggregated[measure]
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """One row per judged query: its id, and a column for each measure."""
+        queries = list(next(iter(self.per_query.values()), ()))
+        return {
+            "query_id": queries,
+            **{name: [found[q] for q in queries] for name, found in self.per_query.items()},
+        }
 
 
 def parse_measures(names: Sequence[str], rel: int = 1) -> list[Measure]:
@@ -170,16 +191,26 @@ def _engine_problem(measure: Measure) -> str:
 
 
 def evaluate(
-    run: Run, qrels: Iterable[Qrel], measures: Sequence[str | Measure], drop_self: bool = False
+    run: Run | str | Path,
+    qrels: Source,
+    measures: str | Measure | Sequence[str | Measure],
+    drop_self: bool = False,
 ) -> Scores:
     """Compute measures of a run over all judged queries, by names of ir-measures such as nDCG@10.
+
+    `run` may be the path of a run. `qrels` are Qrel objects, {query id: {document id: grade}}, a table, a
+    file of judgements, or a collection.
 
     The score of a judged query without documents is 0 (its judgements still count in NumRel and NumQ).
     Queries without judgements are ignored. `Scores.coverage` counts both. With `drop_self`, documents
     with the id of the query are removed first. DataError for missing or contradictory judgements and
     for grades above 1,000; Mismatch if the run and the judgements have no query in common.
     """
-    judgements = _judgements(qrels)
+    run = run if isinstance(run, Run) else read_run(run)
+    measures = (
+        measures if isinstance(measures, Sequence) and not isinstance(measures, str) else [measures]
+    )
+    judgements = _judgements(_qrels_of(qrels))
     if run.rankings and run.rankings.keys().isdisjoint(judgements):
         raise Mismatch(
             f"no query of the run is judged (the run has '{next(iter(run.rankings))}', the qrels "
@@ -198,6 +229,16 @@ def evaluate(
         per_query=per_query,
         coverage=cover(run, judgements, cutoffs, drop_self),
     )
+
+
+def _qrels_of(qrels: Source) -> Iterable[Qrel]:
+    if isinstance(qrels, str | Path) and Path(qrels).is_file():
+        return read_qrels(qrels)
+    if isinstance(qrels, Iterable) and not isinstance(qrels, str | Mapping):
+        given = qrels if isinstance(qrels, Sequence) else list(qrels)
+        if all(isinstance(each, tuple) for each in given):
+            return (Qrel(*each) for each in given)
+    return open_collection(qrels).qrels()
 
 
 def _judgements(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:

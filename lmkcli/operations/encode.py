@@ -1,6 +1,7 @@
 """Encode: convert documents to vectors."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -77,16 +78,19 @@ class Encoded(Result):
         return line
 
 
-@dataclass(frozen=True)
-class EncodedUpdate(Result):
+@dataclass(frozen=True, kw_only=True)
+class EncodedUpdate(Encoded):
     """An updated vectors folder: its generation, and the documents kept, encoded and removed."""
 
-    output: Path
     generation: int
     kept: int
     encoded: int
     removed: int
-    skipped: int = 0  # files or rows that could not be read
+
+    def as_json(self) -> Any:
+        """The folder, its generation, and the numbers of documents."""
+        names = ("generation", "kept", "encoded", "removed", "skipped")
+        return {"output": str(self.output), **{name: getattr(self, name) for name in names}}
 
     def __str__(self) -> str:
         return (
@@ -95,9 +99,9 @@ class EncodedUpdate(Result):
         )
 
 
-@dataclass(frozen=True)
-class EncodePlan(Result):
-    """Estimated counts, disk, memory and time of an encoding (`--dry-run`)."""
+@dataclass(frozen=True, kw_only=True)
+class EncodePlan(Encoded):
+    """Estimated counts, disk, memory and time of an encoding (`--dry-run`). The folder is not written."""
 
     plan: "Forecast"
     contexts: bool  # whether chunks have a context
@@ -128,6 +132,13 @@ class EncodePlan(Result):
         facts["time"] = "-" if seconds is None else f"about {duration(seconds)} on this machine"
         return Table(["dry run", ""], [[key, value] for key, value in facts.items()])
 
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def blocks(self) -> Iterator[Table | str]:
+        """The plan."""
+        yield self.table()
+
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOptions(CollectionOptions):
@@ -151,7 +162,7 @@ class VectorsOutput(OutputOptions):
 
 @dataclass(frozen=True)
 class Encode(
-    Operation[Encoded | EncodedUpdate | EncodePlan],
+    Operation[Encoded],
     VectorsOutput,
     DocumentOptions,
     EncodeSettings,
@@ -178,7 +189,7 @@ class Encode(
     ]
     model: Model = field(kw_only=True)
 
-    def execute(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
+    def execute(self, report: Report) -> Encoded:
         """Encode the documents, update existing vectors, or estimate the work."""
         if self.device.several and not self.dry_run:
             return self._on_devices(report)
@@ -197,10 +208,20 @@ class Encode(
             report.note(line)
         if destination is None:
             from lmkcli.encoding.forecast import forecast
+            from lmkcli.store.part_reader import Counts
 
             with report.job("dry run") as running:
                 plan = forecast(job, running.progress)
-            return EncodePlan(plan, bool(job.resolved.recipe.doc.context))
+            return EncodePlan(
+                self.output or Path(),
+                Counts(
+                    *(plan.docs, plan.tokens, plan.lost, plan.cut, plan.empty, plan.vectors),
+                    context_tokens=plan.context_tokens,
+                    chunks_lost=plan.chunks_lost,
+                ),
+                plan=plan,
+                contexts=bool(job.resolved.recipe.doc.context),
+            )
         from lmkcli.encoding import (  # imports torch: only after all checks
             artifacts,
             vector_updates,
@@ -221,16 +242,23 @@ class Encode(
             report.note(f"{self.source} lacks {counted(missing, 'document')} of {self.only}")
         note_lost_chunks(report, job, folder)
         if changes:
+            from lmkcli.store.part_reader import sum_counts
+
             return EncodedUpdate(
-                *(folder, changes.generation, changes.kept, changes.encoded, changes.removed),
-                skipped=job.skipped,
+                folder,
+                sum_counts(folder, _slices(job, folder)),
+                job.skipped,
+                generation=changes.generation,
+                kept=changes.kept,
+                encoded=changes.encoded,
+                removed=changes.removed,
             )
         from lmkcli.store import parts
 
         skipped = parts.skipped_count(folder, self.shard.count)
         return Encoded(folder, self._counts(job, folder, report), skipped, work)
 
-    def _on_devices(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
+    def _on_devices(self, report: Report) -> Encoded:
         """Encode one shard on each device."""
         if self.shard.count > 1 or self.if_exists == "update":
             raise UsageError(

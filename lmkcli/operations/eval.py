@@ -62,6 +62,13 @@ class ScoreOptions(Settings):
     )
     offline: Offline = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.measure:
+            from lmkcli.evaluation.measures import parse_measures
+
+            parse_measures(self.measure)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Settings):
@@ -204,6 +211,10 @@ class Evaluated(Result):
 
     def __iter__(self) -> "Iterator[ScoredRun]":
         return iter(self.results)
+
+    def __len__(self) -> int:
+        """The number of runs."""
+        return len(self.results)
 
     @property
     def form(self) -> Format:

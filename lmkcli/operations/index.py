@@ -17,7 +17,8 @@ from lmkcli.operations.options import (
 from lmkcli.progress import Report
 from lmkcli.retrieval.engines.kinds import KindSettings
 from lmkcli.retrieval.engines.settings import ENGINE_SETTINGS, IndexSettings, settings_of
-from lmkcli.spec.operation import Operation, Option
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import Shard
@@ -71,7 +72,12 @@ class ShardDone(Result):
 
 
 @dataclass(frozen=True)
-class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettings):
+class BuiltShard(ShardDone, Built):
+    """One shard of an index, which is not built before all shards are joined."""
+
+
+@dataclass(frozen=True)
+class BuildIndex(Operation[Built], OutputOptions, IndexSettings):
     """Build an index of vectors, or of a collection (BM25). Exact search needs none."""
 
     verb: ClassVar[str] = "index"
@@ -118,7 +124,7 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
         if self.shard and self.if_exists == "update":
             raise UsageError("--shard builds a new index; --if-exists update updates a whole index")
 
-    def execute(self, report: Report) -> Built | ShardDone | None:
+    def execute(self, report: Report) -> Built:
         """Build the index, one shard of it, or join its shards."""
         from lmkcli.retrieval.index_job import IndexJob
 
@@ -133,8 +139,8 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
                 shards = job.build_shard(self.shard, running)
             if shards is None:
                 report.note(f"{place.path} is already built")
-                return None
-            return ShardDone(shards.folder, self.shard, shards.unfinished())
+                return Built(place.path, job.build())
+            return BuiltShard(shards.folder, {}, self.shard, shards.unfinished())
         with place.exclusive():
             job = IndexJob.open(source, place.path, settings, overwrite, report)
             note_columns(report, job.collection)

@@ -13,7 +13,8 @@ from lmkcli.data.collection import Collection
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.lookup import OWN_NAMES
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, options
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import options
 from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import WHOLE, Shard
 from lmkcli.system.atomic import exclusive, locked

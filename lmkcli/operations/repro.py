@@ -11,7 +11,8 @@ from lmkcli import catalog
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.operations.update import Download
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, named, operation_kind, options
+from lmkcli.spec.operation import Operation, named, operation_kind
+from lmkcli.spec.option import options
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network

@@ -3,7 +3,7 @@
 import os
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from lmkcli.operations.options import (
 from lmkcli.progress import SILENT, Report
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table, columns_of, html_of
 from lmkcli.spec.settings import Flag, Settings, composed
+from lmkcli.spec.signature import with_settings
 from lmkcli.spec.values import NO_LIMIT, Shard, Size, check_utf8
 from lmkcli.system.output_streams import is_stream
 from lmkcli.text.formatting import counted
@@ -47,9 +48,10 @@ _PASSAGE = 1000  # characters
 NO_GOOD_MATCH = "no good match: the question may have no answer here"
 _WIDEST = 100
 _INDENT = " " * 5
+_REPR = 60  # characters of a text in a repr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hit:
     """One document for a question: its rank from 1, score, id, title, text, and best passage.
 
@@ -83,9 +85,32 @@ class Hit:
         """The first and last line of the passage in a text file."""
         return self.passage.lines if self.passage else None
 
+    @property
+    def content(self) -> str:
+        """The title and the text, joined by a space: `begin` and `end` of a passage count its characters."""
+        return f"{self.title} {self.text}" if self.title else self.text
+
+    def __repr__(self) -> str:
+        text = self.title or " ".join((self.passage.text if self.passage else self.text).split())
+        shown = text if len(text) <= _REPR else f"{text[:_REPR]}…"
+        return f"<Hit {self.rank}. {self.id} {self.score:.4f}: {shown}>"
+
+
+class Searched(Result):
+    """The result of a search: a run file (`SearchedRun`), or the answer to one question (`Hits`).
+
+    A run file has `output` and the counts; an answer has `hits`.
+    """
+
+    output: Path
+    queries: int
+    lines: int
+    without_hits: int
+    hits: tuple[Hit, ...]
+
 
 @dataclass(frozen=True)
-class Hits(Result):
+class Hits(Searched):
     """The best documents for one question, best first. A sequence of Hit."""
 
     question: str
@@ -118,8 +143,13 @@ class Hits(Result):
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __getitem__(self, rank: int) -> Hit:
-        return self.hits[rank]
+    @overload
+    def __getitem__(self, rank: int) -> Hit: ...
+    @overload
+    def __getitem__(self, rank: slice) -> "Hits": ...
+    def __getitem__(self, rank: int | slice) -> "Hit | Hits":
+        chosen = self.hits[rank]
+        return replace(self, hits=chosen) if isinstance(chosen, tuple) else chosen
 
     def as_json(self) -> Any:
         """A list of the hits, each with a snippet of its text or with its best passage and its place."""
@@ -135,6 +165,17 @@ class Hits(Result):
             }
             for hit in self.hits
         ]
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """The columns of `as_json`, but with the whole texts."""
+        return columns_of(
+            [{**row, "text": hit.text} for row, hit in zip(self.as_json(), self.hits, strict=True)]
+        )
+
+    def _repr_html_(self) -> str:
+        columns = columns_of(self.as_json())
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        return html_of([Table([*columns], rows, self.question) if rows else str(self)])
 
     def _shown(self, hit: Hit) -> dict[str, Any]:
         passage = hit.passage
@@ -224,7 +265,7 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
 
 
 @dataclass(frozen=True)
-class Session(Result):
+class Session(Searched):
     """An open index that answers questions: `session.ask("…")` returns Hits."""
 
     index: "Index"
@@ -236,7 +277,7 @@ class Session(Result):
 
 
 @dataclass(frozen=True)
-class Searched(Result):
+class SearchedRun(Searched):
     """A run file and its counts.
 
     `without_hits` is the number of queries without any hit. A model read only a part of `cut` queries, and a
@@ -273,6 +314,11 @@ class Searched(Result):
         if self.without_hits:
             text += f"; {counted(self.without_hits, 'query', 'queries')} without hits"
         return text
+
+
+@dataclass(frozen=True)
+class SearchedShard(ShardDone, Searched):
+    """One shard of a run, which is not written before all shards are joined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,7 +538,7 @@ class RunOutput(NewOutput):
 
 @dataclass(frozen=True)
 class Search(
-    Operation[Searched | Hits | Session | ShardDone | None],
+    Operation[Searched],
     RunOutput,
     SearchableOptions,
     OpenSettings,
@@ -576,6 +622,10 @@ class Search(
             )
         if self.others and self.fuse is None and not self.shard and not self.several:
             raise UsageError("--with needs --fuse rrf or --fuse linear")
+        if self.fuse is not None:
+            from lmkcli.retrieval.fusion import Fusion
+
+            Fusion.parse(self.fuse)
         if self.rerank is not None and self.rerank_model is not None:
             raise UsageError("give --rerank or --rerank-model, not both")
         if self.rerank_stage and self.k and self.k > self.rerank_depth:
@@ -585,7 +635,7 @@ class Search(
         if self.searchable:
             self.searchable.check(self)
 
-    def execute(self, report: Report) -> Searched | Hits | Session | ShardDone | None:
+    def execute(self, report: Report) -> Searched:
         """Search for all queries, or for one question."""
         place = None
         if self.queries is not None:
@@ -612,9 +662,7 @@ class Search(
             return find(opened, self.question, self.k or _SHOWN)
         return Session(opened, self.k or _SHOWN)
 
-    def _on_devices(
-        self, place: Destination | None, report: Report
-    ) -> Searched | Hits | Session | ShardDone | None:
+    def _on_devices(self, place: Destination | None, report: Report) -> Searched:
         """Search a shard of the vectors on each device, and join the shards."""
         if place is None or place.stream or self.shard or self.others or self.rerank_stage:
             raise UsageError(
@@ -719,7 +767,7 @@ class Search(
 
     def _write_run(
         self, opened: "Index", spelling: str, place: Destination, report: Report
-    ) -> Searched | ShardDone | None:
+    ) -> Searched:
         """Search for all queries of the collection, or join the shards, unless the run exists."""
         from lmkcli.artifact.shards import Shards
         from lmkcli.retrieval import searching
@@ -736,7 +784,10 @@ class Search(
                 report.note(
                     f"{place.path} is up to date; use --if-exists overwrite to search again"
                 )
-                return None
+                done = searching.counts_of(place.path, len(queries))
+                return SearchedRun(
+                    place.path, done.queries, done.lines, done.without_hits, done.cut
+                )
             if shards:
                 shards.check_whole()  # before an older run is removed
             path = place.prepare(report)
@@ -757,7 +808,7 @@ class Search(
                 f"{counted(written.unscored, 'document')} not reranked (no vector, or no text); they are at "
                 "the end"
             )
-        return Searched(
+        return SearchedRun(
             path,
             written.queries,
             written.lines,
@@ -773,11 +824,11 @@ class Search(
         path: Path,
         described: "RunManifest",
         report: Report,
-    ) -> ShardDone:
+    ) -> SearchedShard:
         shards = search.claim(path, described.identity, shard.count, report.call)
         with report.step("search") as job:
             search.search(shard, shards, job, self._room)
-        return ShardDone(shards.folder, shard, shards.unfinished())
+        return SearchedShard(shards.folder, shard, shards.unfinished())
 
     def _queries(self, spelling: str, report: Report) -> "list[Query]":
         from lmkcli.retrieval import searching
@@ -874,3 +925,12 @@ def search(index: str | Path, question: str, k: int = _SHOWN, **settings: Any) -
     """
     others = settings.pop("others", None) or []
     return open_index(index, *others, **settings).search(question, k)
+
+
+_OF_RUNS = (
+    "queries question interactive k output if_exists all_queries tag max_memory shard map_ids"
+)
+open_index.__signature__ = with_settings(  # type: ignore[attr-defined]
+    open_index, Search, without=f"{_OF_RUNS} others"
+)
+search.__signature__ = with_settings(search, Search, without=_OF_RUNS)  # type: ignore[attr-defined]

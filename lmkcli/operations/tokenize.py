@@ -1,5 +1,6 @@
 """Tokenize: convert documents to token ids, with length statistics; or print the placement of one text."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -53,10 +54,12 @@ class Tokenized(Result):
         return Table([str(self.output), ""], rows)
 
 
-@dataclass(frozen=True)
-class Placed(Result):
-    """The placement of one text into the inputs of the model (`--show`)."""
+@dataclass(frozen=True, kw_only=True)
+class Placed(Tokenized):
+    """The placement of one text into the inputs of the model (`--show`). No folder is written."""
 
+    output: Path = Path()
+    statistics: dict[str, Any] = field(default_factory=dict)
     placement: "Placement"
     tokenizer: "Tokenizer"
     content_tokens: int
@@ -81,6 +84,10 @@ class Placed(Result):
         ]
         terms = {} if self.encoded is None else {"terms": expanded}
         return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost, **terms}
+
+    def blocks(self) -> Iterator[Table | str]:
+        """The inputs and the terms."""
+        yield str(self)
 
     def terms(self) -> list[list[tuple[str, float]]]:
         """The terms of each vector with their weights, the largest first."""
@@ -143,7 +150,7 @@ def length_statistics(tokens: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, RecipeOptions):
+class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions):
     """Convert documents to content token ids and offsets, once for all poolers with the same tokenizer.
 
     lmk prints length statistics: the shares of documents longer than several lengths, and the share of
@@ -192,7 +199,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
                 "--show prints one text and writes nothing; drop the collection and --output"
             )
 
-    def execute(self, report: Report) -> Tokenized | Placed:
+    def execute(self, report: Report) -> Tokenized:
         """Tokenize the collection, or place one text."""
         if self.show is not None:
             placed = self._placed(self.show)
@@ -245,4 +252,10 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
             how = "expanded"
             encoder = open_encoder(config, resolved.folder, EncodeSettings())
             encoded = encoder.texts([content], ["this text"])
-        return Placed(placed, tokenizer, len(content.ids), how * (config.pool != "model"), encoded)
+        return Placed(
+            placement=placed,
+            tokenizer=tokenizer,
+            content_tokens=len(content.ids),
+            how=how * (config.pool != "model"),
+            encoded=encoded,
+        )

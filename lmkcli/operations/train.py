@@ -40,8 +40,19 @@ class ModelOutput(NewOutput):
 
 
 @dataclass(frozen=True)
-class TrainPlan(Result):
-    """Estimated counts, memory and time of a training, from five timed steps (`--dry-run`)."""
+class Trained(Result):
+    """A model folder and the number of steps of its training."""
+
+    output: Path
+    steps: int
+
+
+@dataclass(frozen=True)
+class TrainPlan(Trained):
+    """Estimated counts, memory and time of a training, from five timed steps (`--dry-run`).
+
+    The folder is not written.
+    """
 
     rehearsal: "DryRun"
     scored: bool  # whether development sets are scored
@@ -79,24 +90,25 @@ class TrainPlan(Result):
         return Table(["dry run", ""], rows)
 
 
-def plan_training(job: "DryRunJob", dev: "Dev | None", report: Report) -> TrainPlan:
+def plan_training(
+    job: "DryRunJob", dev: "Dev | None", output: Path | None, report: Report
+) -> TrainPlan:
     """Count and time a training without writing anything."""
     from lmkcli.training.loop.dry_run import rehearse
 
     with report.job("dry run") as job_report:
-        return TrainPlan(rehearse(job, dev, job_report), dev is not None)
+        plan = rehearse(job, dev, job_report)
+        return TrainPlan(output or Path(), plan.steps, plan, dev is not None)
 
 
 @dataclass(frozen=True)
-class Trained(Result):
+class TrainedEncoder(Trained):
     """A model folder, the number of steps, and how to load it.
 
     `measure`, `score` and `step` describe the kept checkpoint if development sets were scored. The training
     read only a part of `cut_queries` queries and `cut_documents` documents; a text counts each time.
     """
 
-    output: Path
-    steps: int
     export: "ExportedModel"
     dev: dict[str, Any]
     measure: str = ""
@@ -130,7 +142,7 @@ class Trained(Result):
 
 
 @dataclass(frozen=True)
-class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSettings, RecipeOptions):
+class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeOptions):
     """Train a bi-encoder with the pooling, the granularities and the prompts of its later use.
 
     --gran accepts a list, such as 32,64,128,256: lmk draws a granularity for each text, and the model folder
@@ -157,7 +169,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
     ]
     model: Model = field(kw_only=True)
 
-    def execute(self, report: Report) -> Trained | TrainPlan:
+    def execute(self, report: Report) -> Trained:
         """Train, or estimate the work."""
         destination = None if self.dry_run else Destination(self)
         from lmkcli.encoding.resolution import check_grans
@@ -178,7 +190,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         for line in describe_training(job):
             report.note(line)
         if destination is None:
-            return plan_training(job, job.dev, report)
+            return plan_training(job, job.dev, self.output, report)
         if destination.replaces:
             job.task(execution.Start())
         folder = destination.path
@@ -196,7 +208,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         every = self.dev_every or max(1, job.settings.steps // 10)
         return replace(job, dev=Dev(scorer, every, self.patience))
 
-    def _result(self, job: "TrainJob", folder: Path) -> Trained:
+    def _result(self, job: "TrainJob", folder: Path) -> TrainedEncoder:
         from lmkcli.encoding.sentence_folder import exported
         from lmkcli.models.files import read_json
         from lmkcli.models.folder import TRAINED
@@ -205,4 +217,6 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         scored = facts.get("dev", {}).get("published") or {}
         measure = job.dev.scorer.measure if job.dev else ""
         cut = [facts.get(name, 0) for name in ("cut_queries", "cut_documents")]
-        return Trained(folder, job.settings.steps, exported(job.resolved), scored, measure, *cut)
+        return TrainedEncoder(
+            *(folder, job.settings.steps, exported(job.resolved), scored, measure, *cut)
+        )

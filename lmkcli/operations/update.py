@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, named, operation_kind, options
+from lmkcli.spec.operation import Operation, named, operation_kind
+from lmkcli.spec.option import options
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network

@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 SAMPLE = 100  # documents
 
 
+class Verified(Result):
+    """The result of a check of stored files. A failed check has the error as `failure`."""
+
+    @property
+    def failure(self) -> CheckFailed | None:
+        """The error of a failed check, or None."""
+        return None
+
+
 @dataclass(frozen=True)
-class VerifiedVectors(Result):
+class VerifiedVectors(Verified):
     """Differences between stored and new vectors of a sample. `worst` is the document with the largest."""
 
     vectors: Path
@@ -56,7 +65,7 @@ class VerifiedVectors(Result):
 
 
 @dataclass(frozen=True)
-class VerifiedIndex(Result):
+class VerifiedIndex(Verified):
     """The files of an index, all with their recorded digests."""
 
     index: Path
@@ -68,7 +77,7 @@ class VerifiedIndex(Result):
 
 
 @dataclass(frozen=True)
-class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
+class Verify(Operation[Verified], ModelSettings):
     """Encode a sample of the stored texts again and compare with the stored vectors; exit code 4 if they
     differ.
 
@@ -90,7 +99,7 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
         ),
     ] = None
 
-    def execute(self, report: Report) -> VerifiedVectors | VerifiedIndex:
+    def execute(self, report: Report) -> Verified:
         """Verify the vectors or the index."""
         from lmkcli.artifact import manifest
         from lmkcli.artifact.artifact import Artifact

@@ -11,7 +11,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.text.query_words import QueryWords
 
 if TYPE_CHECKING:  # these import NumPy and torch

@@ -12,6 +12,7 @@ from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.kinds import RunFacts, RunIdentity, RunManifest
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run, write_runs
+from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Note, Progress, mute
 from lmkcli.retrieval.index import Index
@@ -211,6 +212,17 @@ class RunCounts(NamedTuple):
             len(hits), sum(hits), hits.count(0), run.unscored, len(run.cut), cut_pairs
         )
         return RunCounts(*map(sum, zip(self, piece, strict=True)))
+
+
+def counts_of(path: Path, queries: int) -> RunCounts:
+    """Count the lines of a run that `write` wrote for so many queries."""
+    lines, answered = 0, set()
+    with open_stream(path) as stream:
+        for line in stream.file:
+            lines += 1
+            answered.add(line.partition(b" ")[0])
+    cut = read_manifest(path).facts.cut_queries or 0
+    return RunCounts(queries, lines, queries - len(answered), cut=cut)
 
 
 def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:

@@ -4,32 +4,21 @@ The shell, config files and Python programs create and run these objects, and ma
 `Flag` of a field declares its help, its spellings, its role and its effect.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cache
+from inspect import Signature
 from pathlib import Path
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import OPERATIONS, source_name
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Report
-from lmkcli.spec.settings import Flag, Settings
-from lmkcli.spec.values import Shard, Size, parser_of
+from lmkcli.spec.option import Option, members, options
+from lmkcli.spec.settings import Settings
+from lmkcli.spec.signature import described, signature
+from lmkcli.spec.values import Shard, Size
 from lmkcli.text.formatting import shell_line
 
 Result = TypeVar("Result", covariant=True)
@@ -37,70 +26,21 @@ Result = TypeVar("Result", covariant=True)
 _OF_A_CALL = ("output", "consent", "secret", "mode")
 
 
-class Option(NamedTuple):
-    """One field of an operation: its type, its Flag, and the settings class that declares it."""
+class _ConstructorSignature:
+    """The attribute `__signature__` of operations, which `inspect.signature` and notebooks read."""
 
-    field: "Field[Any]"
-    kind: Any
-    flag: Flag
-    group: type[Settings]
+    def __get__(self, instance: object, owner: type[Settings]) -> Signature:
+        return signature(owner)
 
-    @property
-    def name(self) -> str:
-        """The field's name."""
-        return self.field.name
 
-    @property
-    def parse(self) -> Callable[[str], object] | None:
-        """The function that parses a text into the field's value, if the field has a special notation."""
-        return self.flag.parse or next(filter(None, map(parser_of, _members(self.kind))), None)
+class _Docstring:
+    """The attribute `__doc__` of an operation: its summary and its settings."""
 
-    @property
-    def spelling(self) -> str:
-        """The long flag, such as '--max-length', or the metavar of an argument."""
-        if self.flag.argument:
-            return self.flag.metavar or self.name.upper()
-        return self.flag.long or f"--{self.name.replace('_', '-')}"
+    def __init__(self, summary: str) -> None:
+        self._summary = summary
 
-    @property
-    def takes_value(self) -> bool:
-        """Whether the flag has a value; a switch has none."""
-        return bool not in _members(self.kind)
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the field is a list of values."""
-        return any(get_origin(kind) is list for kind in _members(self.kind))
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The allowed values, if the field has a fixed set of values; else empty."""
-        for kind in _members(self.kind):
-            if get_origin(kind) is Literal:
-                return tuple(map(str, get_args(kind)))
-            if isinstance(kind, type) and issubclass(kind, Enum):
-                return tuple(str(each.value) for each in kind)
-        return ()
-
-    @property
-    def expected(self) -> str:
-        """A description of the allowed values, such as 'a whole number that is at least 1'."""
-        kinds = _members(self.kind)
-        if self.choices:
-            *others, last = self.choices
-            return f"{', '.join(others)} or {last}" if others else last
-        if int not in kinds and float not in kinds:
-            return "a path" if Path in kinds else "a text"
-        number = "a whole number" if float not in kinds else "a number"
-        low, high = self.flag.min, self.flag.max
-        if high is not None:
-            return f"{number} between {low or 0:g} and {high:g}"
-        return number if low is None else f"{number} that is at least {low:g}"
-
-    @property
-    def required(self) -> bool:
-        """Whether the field has no default."""
-        return self.field.default is MISSING and self.field.default_factory is MISSING
+    def __get__(self, instance: object, owner: type[Settings]) -> str:
+        return described(owner, self._summary)
 
 
 @dataclass(frozen=True)
@@ -117,14 +57,34 @@ class Operation(Settings, Generic[Result]):
     """Inherited fields that this operation does not support."""
     per_member: ClassVar[tuple[str, str]] = ("", "")
     """The field that may name a group of collections, and the suffix of the output of a member."""
+    summary: ClassVar[str] = ""
+    """The docstring of the class as it is written, without the settings."""
+    __signature__ = _ConstructorSignature()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if written := vars(cls).get("__doc__"):
+            cls.summary = written
+            cls.__doc__ = _Docstring(written)  # type: ignore[assignment]
+        cls.__repr__ = Operation.__repr__  # type: ignore[method-assign]  # else that of dataclass
         methods = {name for name, value in vars(Operation).items() if callable(value)}
         if taken := sorted(methods & {*vars(cls).get("__annotations__", {})}):
             raise TypeError(
                 f"{cls.__name__}: '{taken[0]}' is a method of operations; rename the field"
             )
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Raise UsageError, with a suggestion, for unknown and for missing settings."""
+        names, arguments, required = _names(cls)  # type: ignore[arg-type]  # classes are hashable
+        if unknown := [name for name in settings if name not in names]:
+            raise UsageError(
+                f"{cls.__name__} has no setting '{unknown[0]}'; {_meant(cls, unknown[0])}"
+            )
+        given = {*arguments[: len(values)], *settings}
+        missing = [each for each in required if each.name not in given]
+        if missing and given:  # nothing is given if an object is copied
+            raise UsageError(f"{cls.__name__} needs {missing[0].name}: {missing[0].flag.help}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
@@ -139,6 +99,17 @@ class Operation(Settings, Generic[Result]):
             raise UsageError(f"lmk {self.verb} has no {_flags(absent)}; drop it")
         self.check()
         self.check_effect(self.changed())
+
+    def __repr__(self) -> str:
+        """The call that creates the operation, with the settings that differ from their defaults."""
+        changed = self.changed()
+        chosen = [each for each in options(type(self)) if each.name in changed]
+        shown = [
+            f"{'' if each.flag.argument else f'{each.name}='}{_plain(getattr(self, each.name))!r}"
+            for each in chosen
+            if each.flag.role != "secret"
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
@@ -243,6 +214,15 @@ class Operation(Settings, Generic[Result]):
             raise DataError(
                 f"a record may not contain {', '.join(forbidden)}; give it on the command line"
             )
+        for name, value in values.items():
+            texts = value if known[name].repeatable and isinstance(value, list) else [value]
+            if known[name].flag.role == "collection" and not all(
+                isinstance(t, str | None) for t in texts
+            ):
+                raise DataError(
+                    f"the record of lmk {cls.verb} cannot be used: {name} takes one value, the name of a "
+                    f"collection, not {str(value)[:40]}"
+                )
         try:
             return cls(**{**values, **changes})
         except (TypeError, UsageError) as error:
@@ -315,28 +295,6 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
     return found
 
 
-def options(kind: type[Settings], unused: bool = False) -> tuple[Option, ...]:
-    """The fields with a Flag of an operation or of a group of settings; arguments first."""
-    return _options(kind) if unused else _used_options(kind)  # type: ignore[arg-type]  # classes are hashable
-
-
-@cache
-def _used_options(kind: Any) -> tuple[Option, ...]:
-    absent = getattr(kind, "unused", ())
-    return tuple(each for each in _options(kind) if each.name not in absent)
-
-
-@cache
-def _options(kind: Any) -> tuple[Option, ...]:
-    found = []
-    for field, annotation, group in _declared(kind):
-        type_, marks = split(annotation)
-        flag = next((mark for mark in marks if isinstance(mark, Flag)), None)
-        if flag is not None:
-            found.append(Option(field, type_, flag, group))
-    return tuple(sorted(found, key=lambda option: not option.flag.argument))
-
-
 @cache
 def _with_defaults(kind: Any) -> tuple[tuple[Option, Any], ...]:
     """All options with their defaults, which are checked once: a grid creates thousands of operations."""
@@ -346,23 +304,39 @@ def _with_defaults(kind: Any) -> tuple[tuple[Option, Any], ...]:
     )
 
 
-def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
-    """Each field with its annotation and the class that declares it, which determines its help panel."""
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        owners = (
-            each for each in kind.__mro__ if field.name in vars(each).get("__annotations__", {})
-        )
-        *_, first = owners
-        yield field, hints[field.name], first
+@cache
+def _names(kind: Any) -> tuple[frozenset[str], tuple[str, ...], tuple[Option, ...]]:
+    """The names of all fields, the names of the arguments in their order, and the required fields."""
+    known = options(kind, unused=True)
+    return (
+        frozenset(field.name for field in fields(kind)),
+        tuple(field.name for field in fields(kind) if not field.kw_only),
+        tuple(each for each in known if each.required),
+    )
 
 
-def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type of an Annotated, and its metadata."""
-    if get_origin(annotation) is Annotated:
-        kind, *marks = get_args(annotation)
-        return kind, tuple(marks)
-    return annotation, ()
+def _meant(kind: type[Operation[Any]], name: str) -> str:
+    """The advice for a setting that an operation does not have: by its meaning first, then its spelling."""
+    flag = f"--{name.replace('_', '-')}"
+    own = options(kind)
+    for option in own:
+        if flag in (*option.flag.aliases.split(), *option.flag.suggest_for.split()):
+            return f"use {option.name}{_choices(option)}"
+    spellings = {each: option for option in own for each in (option.name, *_words(option))}
+    if near := get_close_matches(name, spellings, n=1):
+        option = spellings[near[0]]
+        return f"did you mean {option.name}{_choices(option)}?"
+    return f"help(lmkcli.{kind.__name__}) lists its settings"
+
+
+def _words(option: Option) -> list[str]:
+    """The other spellings of a flag as words of Python."""
+    spellings = (option.spelling, *option.flag.aliases.split())
+    return [each.removeprefix("--").replace("-", "_") for each in spellings]
+
+
+def _choices(option: Option) -> str:
+    return f" ({option.expected})" if option.choices else ""
 
 
 def _default(kind: type, name: str) -> Any:
@@ -375,9 +349,17 @@ def _flags(names: Iterable[str]) -> str:
 
 def _checked(option: Option, value: Any) -> Any:
     """The value in the type of the field (a path from a string). Raises UsageError for other types."""
+    if option.flag.role != "collection":
+        return _converted(option, value)
+    value = _named(value, option.repeatable)
+    converted = _converted(option, value)
+    return value if converted == value else converted  # the name of rows in memory keeps the rows
+
+
+def _converted(option: Option, value: Any) -> Any:
     import msgspec
 
-    kinds = _members(option.kind)
+    kinds = members(option.kind)
     parse = option.parse
     given_as_text = isinstance(value, str) or (isinstance(value, int) and int not in kinds)
     if parse and given_as_text and not isinstance(value, bool):
@@ -397,6 +379,8 @@ def _checked(option: Option, value: Any) -> Any:
     try:
         value = msgspec.convert(value, option.kind, strict=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
+        if option.choices and isinstance(value, str):
+            raise UsageError(f"{option.spelling} {value}: write {option.expected}") from None
         raise UsageError(f"{option.spelling}: {error}") from None
     texts = value if isinstance(value, list) else [value]
     if any("\0" in str(text) for text in texts if isinstance(text, str | Path)):
@@ -407,6 +391,16 @@ def _checked(option: Option, value: Any) -> Any:
     if too_low or (number and high is not None and not value <= high):
         raise UsageError(f"{option.spelling} {value}: write {option.expected}")
     return value
+
+
+def _named(value: Any, repeatable: bool) -> Any:
+    """The value of a field with collections: tables and texts of a Python program get names."""
+    if value is None or isinstance(value, str | Path):
+        return value
+    several = isinstance(value, list | tuple) and repeatable
+    if several and not all(isinstance(each, Mapping) or hasattr(each, "_asdict") for each in value):
+        return [_named(each, False) for each in value]
+    return source_name(value)
 
 
 def _of_several(option: Option) -> str:
@@ -422,7 +416,7 @@ def _of_several(option: Option) -> str:
 
 def _read(option: Option, texts: Sequence[str]) -> Any:
     """Parse texts into the value of a field. Raises UsageError for invalid texts."""
-    kinds = _members(option.kind)
+    kinds = members(option.kind)
     if option.repeatable:
         return list(texts)
     if len(texts) != 1:
@@ -439,11 +433,6 @@ def _read(option: Option, texts: Sequence[str]) -> Any:
         return number(text)
     except ValueError:
         raise UsageError(f"{option.spelling} {text!r}: write {option.expected}") from None
-
-
-def _members(kind: Any) -> tuple[Any, ...]:
-    """The member types of a union, or the type itself."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def _from_plain(kind: Any, value: Any) -> Any:

@@ -7,7 +7,8 @@ model.
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from lmkcli.errors import DataError
+from lmkcli.catalog import pooler_row
+from lmkcli.errors import DataError, UsageError
 from lmkcli.spec.settings import Flag, Settings, TrustRemoteCode
 from lmkcli.spec.values import (
     FULL,
@@ -322,3 +323,13 @@ class RecipeOptions(Settings):
             suggest_for="--normalize-embeddings --l2-norm --cosine",
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit is not None and self.unit not in UNITS:
+            raise UsageError(f"--unit {self.unit}: write {', '.join(UNITS)}")
+        if self.extend and self.extend not in EXTENSIONS:
+            raise UsageError(f"--extend {self.extend}: write one of {', '.join(EXTENSIONS)}")
+        if self.pool != "auto":
+            for name in self.pool.split("+"):
+                pooler_row(name)

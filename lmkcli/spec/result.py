@@ -1,12 +1,19 @@
 """Results of operations: typed values that print as text for people and convert to JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from html import escape
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lmkcli.text.formatting import visible
+from lmkcli.errors import MissingExtra
+from lmkcli.text.formatting import counted, visible
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 SMALLEST = 0.0001  # the smallest p-value that is printed
 
@@ -88,9 +95,100 @@ def is_numeric(rows: list[list[Any]], place: int) -> bool:
     return bool(given) and all(isinstance(value, int | float) for value in given)
 
 
+_MOST_ROWS = 20  # of a table in a notebook
+_MOST_CHARACTERS = 300  # of a value in a notebook
+
+
+class Tabular:
+    """Something with columns: a table of pandas, of polars, or of a notebook."""
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """Column -> values: lists or arrays, all of the same length."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The columns as a pandas DataFrame. Raises MissingExtra if pandas is not installed."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtra("pandas", "pandas", "to_pandas") from error
+        return pandas.DataFrame(dict(self.as_columns()))
+
+    def to_polars(self) -> "polars.DataFrame":
+        """The columns as a polars DataFrame. Raises MissingExtra if polars is not installed."""
+        try:
+            import polars
+        except ModuleNotFoundError as error:
+            raise MissingExtra("polars", "polars", "to_polars") from error
+        return polars.DataFrame(dict(self.as_columns()), strict=False)
+
+    def _repr_html_(self) -> str:
+        """The first rows as HTML, which notebooks show."""
+        columns = self.as_columns()
+        rows = [list(row) for row in islice(zip(*columns.values(), strict=True), _MOST_ROWS)]
+        left = max(map(len, columns.values()), default=0) - len(rows)
+        return html_of([Table([*columns], rows), *([f"… {left:,} more rows"] if left else [])])
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The columns of rows. A value that a row lacks is None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def html_of(blocks: Iterable[Table | str]) -> str:
+    """Tables and texts as HTML."""
+    return "\n".join(_table_html(b) if isinstance(b, Table) else _text_html(b) for b in blocks)
+
+
+def _text_html(text: str) -> str:
+    return f'<pre style="white-space: pre-wrap">{escape(visible(text))}</pre>' if text else ""
+
+
+def _table_html(table: Table) -> str:
+    align = [
+        ' style="text-align: right"'
+        if is_numeric(table.rows, place)
+        else ' style="text-align: left"'
+        for place in range(len(table.columns))
+    ]
+    heads = "".join(
+        f"<th{style}>{escape(visible(name))}</th>"
+        for name, style in zip(table.columns, align, strict=True)
+    )
+    lines = [
+        "".join(
+            f"<td{style}>{_cell_html(value)}</td>" for value, style in zip(row, align, strict=True)
+        )
+        for row in table.rows
+    ]
+    title = f"<caption>{escape(visible(table.title))}</caption>" if table.title else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell_html(value: Any) -> str:
+    text = shown(value)
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return f"<b>{escape(text)}</b>" if isinstance(value, Cell) and value.best else escape(text)
+
+
 @dataclass(frozen=True)
-class Result:
-    """The base of all results. `str()` returns a text for people, `as_json` the same facts for programs."""
+class Result(Tabular):
+    """The base of all results. `str()` returns a text for people, `as_json` the same facts for programs.
+
+    The table of `to_pandas` and `to_polars` has the facts of `as_json`.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "__repr__" not in vars(cls):  # else dataclass would show all fields
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """The rows of `as_json`, or its facts as one row."""
+        facts = self.as_json()
+        return columns_of(facts if isinstance(facts, list) else [facts])
 
     def as_json(self) -> Any:
         """The result as a JSON value."""
@@ -125,5 +223,13 @@ class Result:
         return "\n".join(map(str, self.blocks())) or type(self).__name__
 
     def __repr__(self) -> str:
-        """The type and the first line; for results with `@dataclass(repr=False)`, which hold many objects."""
-        return f"<{type(self).__name__}: {str(self).partition(chr(10))[0]}>"
+        """The type, and the first line; or the size of the table."""
+        first = next(self.blocks(), "")
+        if isinstance(first, Table):
+            columns = ", ".join(first.columns)
+            return f"<{type(self).__name__}: {counted(len(first.rows), 'row')} of {columns}>"
+        return f"<{type(self).__name__}: {first.partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        """The texts and tables as HTML, which notebooks show."""
+        return html_of(self.blocks())

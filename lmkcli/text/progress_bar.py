@@ -1,10 +1,13 @@
-"""Progress of long jobs: a bar on a terminal or in a notebook, a line every half minute in a log."""
+"""Progress of long jobs: a bar on a terminal, HTML in a notebook, a line every half minute in a log."""
 
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from html import escape
+from importlib import import_module
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -14,12 +17,13 @@ from lmkcli.progress import SILENT, EstimatedTotal, Note, Progress, Report
 from lmkcli.text.formatting import duration, visible
 
 _LINE_SECONDS = 30.0
+_UPDATE_SECONDS = 0.1  # in a notebook
 _RATE_SECONDS = 60.0  # the rate is computed over so long
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Progress]:
-    """Show a progress bar on stderr, or in the notebook that runs this program."""
+    """Show a progress bar on stderr."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -94,15 +98,54 @@ def interactive() -> Report:
 
     It is silent unless stderr is a terminal or the program runs in a notebook.
     """
-    watched = "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
-    return Report(note=_print, open=_bar) if watched else SILENT
+    if _in_notebook():
+        return Report(note=_print, open=partial(_job, _notebook_bar))
+    watched = bool(sys.stderr and sys.stderr.isatty())
+    return Report(note=_print, open=partial(_job, bar)) if watched else SILENT
+
+
+def _in_notebook() -> bool:
+    """Whether the kernel of a notebook runs this program. A terminal of IPython has no kernel."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def _notebook_bar(title: str) -> Iterator[Progress]:
+    """Show progress in the output of a cell, as HTML with a plain text; widgets are not needed."""
+    display = import_module("IPython.display").display
+    pace = _Pace()
+    handle = display(_shown(title, "", None), raw=True, display_id=True)
+    last = 0.0
+
+    def report(done: int, total: int | None, unit: str, detail: str = "") -> None:
+        nonlocal last
+        line = pace.line(done, total, unit, detail)
+        if time.monotonic() - last >= _UPDATE_SECONDS:
+            last = time.monotonic()
+            handle.update(_shown(title, line, pace.share), raw=True)
+
+    try:
+        yield report
+    finally:
+        handle.update({"text/plain": "", "text/html": ""}, raw=True)
+
+
+def _shown(title: str, state: str, share: float | None) -> dict[str, str]:
+    """The progress of a job in the two forms that notebooks and terminals show."""
+    text = visible(f"{title} {state}".rstrip())
+    value = "" if share is None else f' value="{share:.4f}"'
+    return {"text/plain": text, "text/html": f"{escape(text)} <progress{value}></progress>"}
 
 
 def _print(message: str) -> None:
     print(visible(message), file=sys.stderr)  # noqa: T201 (output for people)
 
 
+Bar = Callable[[str], AbstractContextManager[Progress]]
+
+
 @contextmanager
-def _bar(title: str, report: Report, before_stop: str) -> Iterator[Report]:
+def _job(bar: Bar, title: str, report: Report, before_stop: str) -> Iterator[Report]:
     with bar(title) as progress:
         yield report._replace(progress=progress, open=None)

@@ -15,7 +15,6 @@ from lmkcli.encoding.resolution import (
     ResolvedRecipe,
     check_gran,
     open_pooler,
-    pooler_name,
     reduction_of,
     resolve,
 )
@@ -24,7 +23,7 @@ from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
 from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.spec.values import EACH_CHUNK, FULL, WHOLE_TEXT, Granularities, Granularity, Window
 from lmkcli.training.data.examples import Examples, Tally
@@ -140,7 +139,7 @@ def _resolve(options: RecipeOptions, offline: bool) -> ResolvedRecipe:
 def _check_pooler(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
     """Raise UsageError for settings that have no effect with the pooler."""
     pool = resolved.recipe.doc.pool
-    own, rows = catalog.POOLERS[pooler_name(pool)].train_settings, catalog.POOLERS.values()
+    own, rows = catalog.pooler_row(pool).train_settings, catalog.POOLERS.values()
     for target, group in POOLER_SETTINGS.items():
         given = [each for each in options(group) if getattr(settings, each.name) is not None]
         if given and target != own:

@@ -76,6 +76,10 @@ class Ragged(NamedTuple):
     starts: NDArray[np.int64]
     """[n + 1]: the position of the first vector of each text, and the total."""
 
+    def __repr__(self) -> str:
+        total, dim = self.vectors.shape
+        return f"<Ragged: {total:,} vectors of {dim} dimensions, {len(self.starts) - 1:,} texts>"
+
     @classmethod
     def single(cls, vectors: NDArray[np.floating]) -> "Ragged":
         """Return one vector for each text."""

@@ -102,6 +102,10 @@ class Vectors(Generic[AnyRows]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.folder}: {self.rows} rows of {self.dim} dimensions>"
 
+    def __len__(self) -> int:
+        """The number of rows (documents)."""
+        return self.rows
+
     def _all_slices(self) -> list[parts.PartSlice]:
         shards = self.manifest.execution.shards
         state = parts.read_state(self.folder, shards)
@@ -252,6 +256,17 @@ class Vectors(Generic[AnyRows]):
 
     def __iter__(self) -> Iterator[AnyRows]:
         return self.blocks(BLOCK_BYTES)
+
+    def numpy(self) -> NDArray[np.float32]:
+        """All vectors in the order of the rows, float32 [vectors, dim]."""
+        blocks = [np.asarray(block.matrix(), np.float32) for block in self]
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *blocks])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All vectors, as `numpy` returns them."""
+        if copy is False:
+            raise ValueError("the vectors are in files, so an array of them is a copy")
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def blocks(self, most: int) -> Iterator[AnyRows]:
         """Yield all rows in order, in blocks of at most `most` bytes, or of one larger document."""

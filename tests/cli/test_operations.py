@@ -18,7 +18,8 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
-from lmkcli.spec.operation import Operation, operation_kind, options
+from lmkcli.spec.operation import Operation, operation_kind
+from lmkcli.spec.option import options
 
 Lmk = Callable[..., Any]
 GROUP: Any = get_command(app)
@@ -121,7 +122,7 @@ def test_python_gives_the_errors_of_the_shell() -> None:
         Encode("x", model="m", shard=3)  # type: ignore[arg-type]
     for values, advice in (
         ({"index": ["a", "b"]}, "others="),
-        ({"queries": ("q1", "q2")}, "each"),
+        ({"rerank_model": ("a", "b")}, "each"),
         ({"gran": [32, 64]}, "gran='"),
     ):
         with pytest.raises(UsageError, match=f"takes one value.*{advice}"):

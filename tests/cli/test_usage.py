@@ -8,7 +8,8 @@ import pytest
 
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.verbs import meant
-from lmkcli.spec.operation import Operation, options
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import options
 from tests.conftest import Lmk
 
 KINDS: dict[str, type[Operation[Any]]] = {v: OPERATIONS.load(v) for v in OPERATIONS}

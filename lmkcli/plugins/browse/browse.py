@@ -10,7 +10,8 @@ from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.operations.eval import ScoreOptions
 from lmkcli.operations.options import check_file, output_flag
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, operation_kind, options
+from lmkcli.spec.operation import Operation, operation_kind
+from lmkcli.spec.option import options
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.text.formatting import counted, size

@@ -26,7 +26,7 @@ from lmkcli.operations.index import BuildIndex
 from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.documents.file_trees import has_reader, is_artifact_folder
 from lmkcli.progress import Report, mute
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.spec.values import AUTO, Device, Granularities, Window

@@ -10,7 +10,8 @@ from lmkcli import catalog
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.operations.options import Destination, NewOutput
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, Option
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Offline

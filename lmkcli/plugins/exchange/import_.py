@@ -9,7 +9,8 @@ from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination, MapIds, NewOutput, note_vectors
 from lmkcli.progress import Report
-from lmkcli.spec.operation import Operation, Option
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Offline, Settings, composed

@@ -19,7 +19,7 @@ from lmkcli.artifact import manifest
 from lmkcli.catalog import OPERATIONS
 from lmkcli.data import known_collections
 from lmkcli.errors import UsageError
-from lmkcli.spec.operation import Option, options
+from lmkcli.spec.option import Option, options
 from lmkcli.spec.values import MOST_SHARDS
 from lmkcli.system.input_files import read_toml
 

@@ -30,7 +30,8 @@ from lmkcli.plugins.grid.gridfile import (
     owner,
     settings,
 )
-from lmkcli.spec.operation import Operation, Option, options
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.option import Option, options
 from lmkcli.spec.values import SPLITTERS, Shard
 
 

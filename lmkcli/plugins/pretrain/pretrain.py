@@ -5,21 +5,17 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from lmkcli.operations.options import Destination
-from lmkcli.operations.train import ModelOutput, TrainPlan, plan_training
+from lmkcli.operations.train import ModelOutput, Trained, plan_training
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.training.settings import PretrainSettings
 
 
 @dataclass(frozen=True)
-class Pretrained(Result):
+class Pretrained(Trained):
     """A model folder and the number of steps."""
-
-    output: Path
-    steps: int
 
     def __str__(self) -> str:
         return f"{self.output}: {self.steps:,} steps"
@@ -57,7 +53,7 @@ class NewModelOptions(Settings):
 
 @dataclass(frozen=True)
 class Pretrain(
-    Operation[Pretrained | TrainPlan],
+    Operation[Trained],
     ModelOutput,
     PretrainSettings,
     NewModelOptions,
@@ -88,7 +84,7 @@ class Pretrain(
         ),
     ]
 
-    def execute(self, report: Report) -> Pretrained | TrainPlan:
+    def execute(self, report: Report) -> Trained:
         """Pre-train, or estimate the work."""
         destination = None if self.dry_run else Destination(self)
         from lmkcli.encoding.resolution import check_grans
@@ -106,7 +102,7 @@ class Pretrain(
         for line in describe_pretraining(job):
             report.note(line)
         if destination is None:
-            return plan_training(job, None, report)
+            return plan_training(job, None, self.output, report)
         if destination.replaces:
             job.task(execution.Start())
         folder = destination.path

@@ -8,7 +8,7 @@ from lmkcli.plugins.documents.document_search import DOCUMENTS, own_index_of
 from lmkcli.plugins.documents.own_index import OwnSearchOptions
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.spec.settings import Flag, Settings
 
 if TYPE_CHECKING:

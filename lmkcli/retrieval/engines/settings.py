@@ -13,7 +13,7 @@ from lmkcli.catalog import EngineRow
 from lmkcli.retrieval.engines.faiss.settings import FaissSearchSettings, FaissSettings
 from lmkcli.retrieval.engines.kinds import KindSettings
 from lmkcli.retrieval.lexical.settings import FeedbackSettings, LexicalSettings
-from lmkcli.spec.operation import options
+from lmkcli.spec.option import options
 from lmkcli.spec.settings import Flag, Offline, Settings, composed
 from lmkcli.spec.values import Shard
 

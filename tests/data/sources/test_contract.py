@@ -36,6 +36,7 @@ EXAMPLES = {
     "folder": ["folder:texts,map_ids=1,queries=c.jsonl"],
     "stdlib": ["stdlib/functions", "stdlib/modules"],
     "python": ["python/pluggy/functions", "python/pluggy/modules"],
+    "memory": [catalog.source_name(ROWS)],
     "irds": ["irds:contract-mini"],
     "hub": ["mldr/en/test", "mteb-v2/scidocs", "loco/qasper_title", "conteb/football"],
     "dataset": ["hf:mteb/scidocs", "hf:rows/plain", "hf:rows/files,id=key,text=body"],

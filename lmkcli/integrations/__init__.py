@@ -1,0 +1,1 @@
+"""Retrievers of other frameworks: LangChain and LlamaIndex."""

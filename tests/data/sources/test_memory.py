@@ -1,0 +1,172 @@
+"""Tables, texts and records of a Python program as collections."""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lmkcli
+from lmkcli import Doc, Qrel, Query
+from lmkcli.errors import DataError, LmkError, UsageError
+from lmkcli.spec.values import Shard
+
+ROWS = [
+    {"id": "tea", "title": "Green tea", "text": "Steep green tea at eighty degrees."},
+    {"id": "bike", "title": "", "text": "Take the wheel off."},
+    {"id": "bread", "title": "Sourdough", "text": ""},
+]
+DOCS = [Doc(row["id"], row["text"], row["title"]) for row in ROWS]
+
+
+def generated() -> Iterator[dict[str, str]]:
+    yield from ROWS
+
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "list": lambda: ROWS,
+    "generator": generated,
+    "pandas": lambda: pd.DataFrame(ROWS),
+    "polars": lambda: pl.DataFrame(ROWS),
+    "arrow": lambda: pa.Table.from_pylist(ROWS),
+    "datasets": lambda: datasets.Dataset.from_list(ROWS),
+    "streamed": lambda: datasets.Dataset.from_list(ROWS).to_iterable_dataset(),
+    "columns": lambda: {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "by id": lambda: {row["id"]: {"title": row["title"], "text": row["text"]} for row in ROWS},
+    "docs": lambda: DOCS,
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_kind_of_table_is_a_collection(kind: str) -> None:
+    collection = lmkcli.open_collection(TABLES[kind]())
+    assert list(collection.docs()) == DOCS
+    assert list(collection.docs()) == DOCS, "it can be read again"
+    sharded = [doc for n in range(2) for doc in collection.docs(Shard(n, 2))]
+    assert sharded == DOCS
+
+
+def test_texts_have_their_positions_as_ids() -> None:
+    assert list(lmkcli.open_collection(["tea", "bike"]).docs()) == [
+        Doc("0", "tea"),
+        Doc("1", "bike"),
+    ]
+    assert list(lmkcli.open_collection({"a": "tea"}).docs()) == [Doc("a", "tea")]
+
+
+def test_rows_without_ids_have_positions_or_labels_as_ids() -> None:
+    frame = pd.DataFrame({"body": ["green tea", "flat tyre", "sour dough"]})
+    ids = [doc.id for doc in lmkcli.open_collection(frame).docs()]
+    assert ids == ["0", "1", "2"]
+    chosen = frame[frame.body != "flat tyre"]
+    assert [doc.id for doc in lmkcli.open_collection(chosen).docs()] == ["0", "2"]
+    named = frame.set_index(pd.Index(["x", "y", "z"], name="docno"))
+    assert [doc.id for doc in lmkcli.open_collection(named).docs()] == ["x", "y", "z"]
+    assert [doc.id for doc in lmkcli.open_collection(pl.DataFrame(frame)).docs()] == ids
+
+
+def test_columns_are_found_or_chosen_as_in_files() -> None:
+    rows = [{"nr": 7, "headline": "Tea", "body": "Steep it.", "note": "a b c d"}]
+    assert list(lmkcli.open_collection(rows).docs()) == [Doc("7", "Steep it.", "Tea")]
+    chosen = lmkcli.open_collection(rows, text="note", id="nr")
+    assert next(iter(chosen.docs())).text == "a b c d"
+    with pytest.raises(DataError) as caught:
+        list(lmkcli.open_collection([{"id": 1, "p": "a b c d", "q": "e f g h"}]).docs())
+    assert "lmkcli.open_collection(…, text=" in str(caught.value)
+    assert "FILE" not in str(caught.value)
+    assert "after the file" not in str(caught.value)
+
+
+def test_missing_values_are_empty_texts_and_wrong_ones_name_their_row() -> None:
+    frame = pd.DataFrame({"id": ["a", "b"], "text": ["tea", None]})
+    assert [doc.text for doc in lmkcli.open_collection(frame).docs()] == ["tea", ""]
+    with pytest.raises(DataError, match="row 1: the document id is None"):
+        list(lmkcli.open_collection([ROWS[0], {"id": None, "text": "x"}]).docs())
+
+
+def test_queries_and_judgements_are_tables_too() -> None:
+    questions = pd.DataFrame({"qid": ["q1"], "query": ["hot drink"]})
+    for judgements in (
+        pl.DataFrame({"query-id": ["q1"], "corpus-id": ["tea"], "score": [2]}),
+        {"q1": {"tea": 2}},
+        [Qrel("q1", "tea", 2)],
+    ):
+        whole = lmkcli.open_collection(ROWS, queries=questions, qrels=judgements)
+        assert list(whole.queries()) == [Query("q1", "hot drink")]
+        assert list(whole.qrels()) == [Qrel("q1", "tea", 2)]
+        assert list(whole.docs()) == DOCS
+        assert whole.judged_queries() == [Query("q1", "hot drink")]
+
+
+@pytest.mark.parametrize(
+    ("value", "fact"),
+    [
+        (7, "a int is no collection"),
+        ([1, 2], "row 0 is a int"),
+        (["a.jsonl", "b.jsonl"], "'a.jsonl' is the name of a file"),
+        ({"a": [1], "b": [1, 2]}, "different lengths"),
+        (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "'train'"),
+        (pd.DataFrame({"id": ["a", 1], "text": ["x", "y"]}), "astype(str)"),
+    ],
+)
+def test_other_objects_are_refused(value: Any, fact: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        lmkcli.Encode(value, model="minilm", output="vectors")
+    assert fact in str(caught.value)
+
+
+def test_rows_are_encoded_indexed_searched_and_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(ROWS)
+    lmkcli.Encode(frame, model=minilm, output="vectors").run()
+    lmkcli.BuildIndex(frame, kind="bm25", output="bm25").run()
+    questions = [{"id": "q1", "text": "green tea"}, {"id": "q2", "text": "wheel"}]
+    for index in ("vectors", "bm25"):
+        lmkcli.Search(index, questions, output=f"{index}.trec").run()
+        scores = lmkcli.Evaluate(
+            f"{index}.trec", qrels={"q1": {"tea": 1}, "q2": {"bike": 1}}, measure="RR@10"
+        ).run()
+        (row,) = scores.as_json()
+        assert row["RR@10"] == 1.0
+    with pytest.raises(LmkError, match="memory:"):
+        lmkcli.Encode(frame[:2], model=minilm, output="vectors").run()
+    lmkcli.Encode(frame, model=minilm, output="vectors").run()  # equal rows continue
+
+
+def test_rows_live_as_long_as_their_operation() -> None:
+    encode = lmkcli.Encode(TABLES["list"](), model="minilm", output="vectors")
+    name, copied = str(encode.source), copy.deepcopy(encode.changed_to(output="others"))
+    assert name.startswith("memory:")
+    assert encode.as_json()["source"] == name
+    del encode
+    gc.collect()
+    assert list(lmkcli.open_collection(name).docs()) == DOCS
+    del copied
+    gc.collect()
+    with pytest.raises(DataError, match="the rows again, or write them to a file"):
+        lmkcli.open_collection(name)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_another_process_gets_the_rows_with_the_operation(kind: str, tmp_path: Path) -> None:
+    encode = lmkcli.Encode(TABLES[kind](), model="minilm", output="vectors")
+    (tmp_path / "encode").write_bytes(pickle.dumps(encode))
+    code = (
+        "import pickle, sys, lmkcli; encode = pickle.load(open('encode', 'rb')); "
+        "print([doc.id for doc in lmkcli.open_collection(encode.spelling(encode.source)).docs()])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['tea', 'bike', 'bread']\n"

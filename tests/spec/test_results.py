@@ -1,0 +1,167 @@
+"""Results in Python: tables of pandas and polars, HTML for notebooks, and short reprs."""
+
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import numpy as np
+import polars as pl
+import pytest
+
+import lmkcli
+from lmkcli.catalog import OPERATIONS
+from lmkcli.data.run import Ranking, Run
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.result import Cell, Result, Table, html_of
+
+TEXT = "Take the wheel off. " * 2000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
+    """Vectors of documents and of chunks, and a run."""
+    folder = tmp_path_factory.mktemp("results")
+    rows = [
+        {"id": "bike", "title": "Flat tyre", "text": TEXT},
+        {"id": "tea", "title": "", "text": "Green <b>tea</b>\nat eighty degrees."},
+    ]
+    lmkcli.Encode(rows, model=minilm, output=folder / "docs").run()
+    lmkcli.Encode(rows, model=minilm, unit="chunk", gran="8", output=folder / "chunks").run()
+    queries = {"q1": "wheel", "q2": "tea"}
+    lmkcli.Search(folder / "docs", queries, output=folder / "run.trec").run()
+    return folder
+
+
+def results_of(kind: Any) -> Any:
+    """The type that `run` of an operation returns."""
+    (base,) = (each for each in kind.__orig_bases__ if get_origin(each) is Operation)
+    return get_args(base)[0]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_returns_one_type(name: str) -> None:
+    found = results_of(OPERATIONS.load(name))
+    assert get_origin(found) not in (Union, UnionType)
+    assert found is type(None) or issubclass(found, Result)
+
+
+def test_every_variant_of_a_command_returns_that_type(folder: Path, minilm: Path) -> None:
+    texts = ["Green tea", "Flat tyre"]
+    settings = {"model": minilm, "output": folder / "variants"}
+    for more in ({}, {"if_exists": "update"}, {"dry_run": True}):
+        encoded = lmkcli.Encode(texts, **settings, **more).run()  # type: ignore[arg-type]
+        assert encoded.output == folder / "variants"
+        assert encoded.counts.docs == 2
+    again = lmkcli.Search(folder / "docs", {"q1": "wheel", "q2": "tea"}, output=folder / "run.trec")
+    assert again.run().as_json() == {
+        "output": str(folder / "run.trec"),
+        "queries": 2,
+        "lines": 4,
+        "silent": 0,
+        "cut": 0,
+        "cut_pairs": 0,
+    }
+    assert lmkcli.Search(folder / "docs", question="wheel").run().hits[0].id == "bike"
+
+
+def test_hits_are_short_and_become_tables(folder: Path) -> None:
+    hits = lmkcli.search(folder / "docs", "wheel")
+    assert repr(hits[0]).startswith("<Hit 1. bike 0.")
+    assert max(len(repr(hits)), *map(len, map(repr, hits))) < 120
+    assert [type(hits[:1]), len(hits[:1])] == [type(hits), 1]
+    frame = hits.to_pandas()
+    assert list(frame.columns) == ["rank", "score", "id", "title", "text"]
+    assert frame.text[0] == TEXT
+    assert hits.to_polars()["id"].to_list() == ["bike", "tea"]
+    html = hits._repr_html_()
+    assert len(html) < 2000
+    assert "&lt;b&gt;tea&lt;/b&gt;" in html
+
+
+def test_hits_of_chunks_have_their_passages(folder: Path) -> None:
+    hits = lmkcli.search(folder / "chunks", "wheel")
+    first = hits.to_pandas().iloc[0]
+    assert first.passage
+    assert hits[0].content[first.begin : first.end] == first.passage
+
+
+def test_runs_and_scores_become_tables(folder: Path) -> None:
+    run = lmkcli.read_run(folder / "run.trec")
+    assert (len(run), list(run), run["q1"].doc_ids[0]) == (2, ["q1", "q2"], "bike")
+    frame = run.to_pandas()
+    assert list(frame.columns) == ["query_id", "doc_id", "rank", "score"]
+    assert frame.score.dtype == np.float32
+    assert frame[["query_id", "rank"]].values.tolist() == [
+        ["q1", 1],
+        ["q1", 2],
+        ["q2", 1],
+        ["q2", 2],
+    ]
+    assert run.to_polars().shape == (4, 4)
+    scores = lmkcli.evaluate(run, [lmkcli.Qrel("q1", "bike", 1)], ["RR@10", "nDCG@10"])
+    assert repr(scores) == "<Scores: RR@10 1.0000, nDCG@10 1.0000 (1 query)>"
+    assert scores["RR@10"] == 1.0
+    assert scores.to_pandas().to_dict("list") == {
+        "query_id": ["q1"],
+        "RR@10": [1.0],
+        "nDCG@10": [1.0],
+    }
+    table = lmkcli.Evaluate(folder / "run.trec", qrels={"q1": {"bike": 1}}, measure="RR@10").run()
+    assert table.to_pandas()["RR@10"].tolist() == [1.0]
+    assert "<td" in table._repr_html_()
+    assert repr(table) == "<Evaluated: 1 row of run, RR@10>"
+
+
+def test_evaluate_accepts_paths_tables_and_dictionaries(folder: Path) -> None:
+    run = lmkcli.read_run(folder / "run.trec")
+    qrels = folder / "qrels.txt"
+    qrels.write_text("q1 0 bike 1\nq2 0 bike 1\n")
+    grades = {"q1": {"bike": 1}, "q2": {"bike": 1}}
+    table = {"query_id": ["q1", "q2"], "doc_id": ["bike", "bike"], "grade": [1, 1]}
+    objects = [lmkcli.Qrel("q1", "bike", 1), lmkcli.Qrel("q2", "bike", 1)]
+    judged = lmkcli.open_collection(["x"], qrels=grades)
+    for given in (
+        qrels,
+        str(qrels),
+        grades,
+        table,
+        objects,
+        iter(objects),
+        pl.DataFrame(table),
+        judged,
+    ):
+        assert lmkcli.evaluate(run, given, "RR@10")["RR@10"] == 0.75
+    assert lmkcli.evaluate(folder / "run.trec", grades, "RR@10")["RR@10"] == 0.75
+
+
+def test_vectors_become_arrays(folder: Path) -> None:
+    stored = lmkcli.Vectors(folder / "chunks")
+    assert len(lmkcli.Vectors(folder / "docs")) == len(stored) == 2
+    array = stored.numpy()
+    assert (array.dtype, array.shape[1]) == (np.float32, 384)
+    np.testing.assert_array_equal(np.asarray(stored), np.concatenate([b.vectors for b in stored]))
+    assert np.asarray(stored, dtype=np.float64).dtype == np.float64
+    assert repr(stored.at(np.arange(1))).startswith("<Ragged: ")
+
+
+def test_an_empty_run_is_a_table_and_true() -> None:
+    assert Run()
+    assert Run().to_pandas().empty
+    assert "<table>" in Run()._repr_html_()
+    many = Run({"q": Ranking([str(n) for n in range(50)], np.arange(50, 0, -1, np.float32))})
+    assert "… 30 more rows" in many._repr_html_()
+
+
+def test_html_escapes_values_and_marks_the_best() -> None:
+    html = html_of([Table(["<a>", "n"], [["x<y", Cell(0.5, best=True, mark="†")]], "t&"), "a\x1bb"])
+    assert '<th style="text-align: left">&lt;a&gt;</th>' in html
+    assert "x&lt;y" in html
+    assert "<b>0.5000†</b>" in html
+    assert "t&amp;" in html
+    assert "\x1b" not in html
+
+
+def test_reprs_of_operations_are_the_calls_that_make_them() -> None:
+    encode = lmkcli.Encode("notes.jsonl", model="minilm", gran=64, output=Path("v"))
+    assert repr(encode) == "Encode('notes.jsonl', model='minilm', gran='64', output='v')"
+    assert eval(repr(encode), {"Encode": lmkcli.Encode}) == encode
