@@ -8,6 +8,7 @@ from mypy import api
 
 from lmkcli import catalog
 from lmkcli.catalog import Row
+from lmkcli.pooling.table import Pooler
 
 IMPORTS = """
 from collections.abc import Callable
@@ -16,13 +17,16 @@ from lmkcli.data.collection import SourceOpener
 from lmkcli.data.filetext import FileReader
 from lmkcli.operations.search import Searchable
 from lmkcli.spec.operation import Operation
+from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.pooling.table import Pooler
-from lmkcli.retrieval.vectors.vector_search import VectorSearch
+from lmkcli.encoding.reduction import Reduction
+from lmkcli.retrieval.vectors.vector_search import Scoring, VectorSearch
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.reranking import CrossEncoderOpener
 from lmkcli.models.forward import Model, ModelOpener
 from lmkcli.training.objectives.objective import Objective
 from lmkcli.plugins.pretrain.pretext import HeadOptions, Pretext
+from lmkcli.vectors.codec import Codec
 """
 TABLES: dict[str, Mapping[str, Row]] = {
     "SourceOpener": catalog.SOURCES,
@@ -31,6 +35,8 @@ TABLES: dict[str, Mapping[str, Row]] = {
     "type[Operation[Any]]": catalog.OPERATIONS,
     "Pooler | Callable[[int], Pooler]": catalog.POOLERS,
     "ModelOpener": catalog.MODELS,
+    "SentenceClass": catalog.SENTENCE_CLASSES,
+    "Codec[Any]": catalog.CODECS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,
     "Callable[..., Objective]": catalog.OBJECTIVES,
     "Callable[[Model, HeadOptions], Pretext]": catalog.PRETEXTS,
@@ -42,11 +48,14 @@ def index_type(name: str) -> str:
 
 
 def assignments() -> Iterator[str]:
-    """One for each row: its home, assigned to a variable of the type of its table."""
-    rows: list[tuple[str, Row]] = [(index_type(name), row) for name, row in catalog.INDEXES.items()]
-    rows += [(kind, row) for kind, table in TABLES.items() for row in table.values()]
-    for number, (kind, row) in enumerate(rows):
-        module, attribute = row.target.split(":")
+    """One for each home that a row names, assigned to a variable of the type of its table."""
+    homes = [(index_type(name), row.target) for name, row in catalog.INDEXES.items()]
+    homes += [(kind, row.target) for kind, table in TABLES.items() for row in table.values()]
+    homes += [("Scoring[Any]", row.scoring) for row in catalog.CODECS.values()]
+    poolers = (catalog.POOLERS.load(name) for name in catalog.POOLERS)
+    homes += [("Reduction[Any]", each.reduction) for each in poolers if isinstance(each, Pooler)]
+    for number, (kind, home) in enumerate(homes):
+        module, attribute = home.split(":")
         yield f"from {module} import {attribute} as home{number}"
         yield f"row{number}: {kind} = home{number}"
 

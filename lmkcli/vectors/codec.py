@@ -8,7 +8,7 @@ parts, shards, updates, indexes and runs.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -90,7 +90,7 @@ class Codec(Protocol[AnyRows]):
     slack: float
 
     @property
-    def exact(self) -> Self:
+    def exact(self) -> "Codec[AnyRows]":
         """The codec that stores the same rows without a loss."""
 
     def types(self, dim: int) -> ArrayTypes:

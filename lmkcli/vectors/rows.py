@@ -147,5 +147,5 @@ class Ragged(NamedTuple):
         """Return the texts of several pieces in another order: each is copied once to its place."""
         whole = cls.of(np.empty((int(counts.sum()), dim), np.float32), counts)
         for texts, piece in pieces:
-            whole.vectors[ranges(whole.starts[:-1][texts], piece.counts)] = piece.vectors
+            whole.vectors[ranges(whole.starts[texts], counts[texts])] = piece.vectors
         return whole
