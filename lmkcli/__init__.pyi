@@ -102,8 +102,10 @@ class Analyze(_Analyze):
         offline: Never use the network (as with HF_HUB_OFFLINE=1).
         layers: attention: the last layer, the mean over all layers, or each layer separately.
         bins: attention: number of intervals that a document is divided into.
-        by: map: color of a dot: doc, chunk (its number), or a field of the records.
-        method: map: projection: pca, or umap (extra umap).
+        by: map: color of a dot: doc, chunk (its number), or a field of the records. lengths: chunk
+            (given chunks) or positive (of a file of examples), and characters, such as
+            positive,characters.
+        method: map: projection: pca, or tsne and umap (extra umap).
     """
     def __init__(
         self,
@@ -125,7 +127,7 @@ class Analyze(_Analyze):
         layers: Literal['last', 'mean', 'each'] = 'last',
         bins: int = 20,
         by: str = '',
-        method: Literal['pca', 'umap'] = 'pca',
+        method: Literal['pca', 'tsne', 'umap'] = 'pca',
     ) -> None: ...
     def run(self, report: Report | None = None) -> Analysis:
         """Execute the operation, and return its result."""
@@ -430,8 +432,8 @@ class Evaluate(_Evaluate):
         per_query: Print one row per query.
         all_pairs: Compare every run with every other run.
         correction: Correction of the p-values for multiple tests. Default: holm.
-        by: Break scores down by length (words of the relevant documents), query-length, or a property
-            of the queries that the collection provides, such as position or language.
+        by: Break scores down by length (words of the relevant documents), tokens:MODEL, query-length,
+            or a property of the queries that the collection provides, such as position or language.
         bins: Edges of the groups for by, such as 0,512,2048,8192. Default: quartiles of the queries.
         ir_metadata: Write the metadata of each run as YAML (ir-metadata) next to the run.
         plot: Draw the means with intervals; with baseline the differences per query, with by a curve
@@ -471,7 +473,8 @@ class Export(_Export):
 
     Args:
         source: A vectors folder; for tevatron-train a source of examples, as for lmk train.
-        to: The tool or the file format to write for.
+        to: The tool or the file format to write for: numpy, parquet, pyserini, tevatron, tevatron-
+            train, sentence-transformers, onnx, hub, anserini-json.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
         pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
             for sparse vectors.
@@ -593,7 +596,7 @@ class Import(_Import):
 
     Args:
         source: A file or a folder, depending on from.
-        origin: The tool or format of the vectors (lmk show formats).
+        origin: The tool or format of the vectors: numpy, pyserini, anserini-json.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
         pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
             for sparse vectors.
@@ -653,25 +656,27 @@ class Plot(_Plot):
     """Draw the scores of a log over a parameter, as curves (extra `plot`).
 
     lmk looks up the parameter in the record of each run: first in the recipe, the index and the search, then
-    in the commands. The suffix of the output selects PNG, SVG or PDF. For a model folder, lmk draws the
+    in the commands. The suffix of the output selects PNG, SVG or PDF. For model folders, lmk draws the
     loss, the learning rate and the scores of development sets over the steps, also during training.
 
     Args:
-        log: A score log (lmk eval log), results of lmk grid, or a folder of lmk train.
+        logs: A score log (lmk eval log), results of lmk grid, or folders of lmk train and lmk pretrain.
         output: Output path of the figure (.png, .svg or .pdf).
         x: The parameter on the x axis, by the name of its flag: gran, max-length, dim, k, ef-search, k1
             …
         measure: Measures to draw; repeatable. Default: all.
         by: Another parameter: draw one line per value of it.
+        panels: Draw a panel for each measure, or for each collection and measure.
     """
     def __init__(
         self,
-        log: str | Path,
+        logs: str | Path | Sequence[str | Path],
         *,
         output: str | Path | None = None,
         x: str | None = None,
         measure: str | Sequence[str] | None = None,
         by: str | None = None,
+        panels: Literal['measure', 'collection'] = 'measure',
     ) -> None: ...
     def run(self, report: Report | None = None) -> Plotted:
         """Execute the operation, and return its result."""
@@ -711,6 +716,8 @@ class Pretrain(_Pretrain):
         schedule: Schedule of the learning rate after warm-up.
         min_lr_rate: Cosine: the learning rate at the end, as a share of lr.
         weight_decay: Weight decay of AdamW, for matrices only.
+        adam_betas: Betas of AdamW.
+        adam_epsilon: Epsilon of AdamW.
         max_grad_norm: Maximum norm of gradients; 0: none.
         gradient_checkpointing: Recompute states in the backward pass: less memory, more time.
         dtype: Dtype of the forward pass; the weights are also kept in fp32.
@@ -760,6 +767,8 @@ class Pretrain(_Pretrain):
         schedule: Literal['linear', 'cosine', 'constant_with_warmup'] = 'linear',
         min_lr_rate: float = 0.0,
         weight_decay: float = 0.01,
+        adam_betas: str = '0.9,0.999',
+        adam_epsilon: float = 1e-08,
         max_grad_norm: float = 1.0,
         gradient_checkpointing: bool = False,
         dtype: Literal['auto', 'fp32', 'bf16'] = 'auto',
@@ -830,9 +839,10 @@ class Search(_Search):
         interactive: Read questions from standard input and answer each.
         k: Number of documents per query. Default: 1000; 10 with -q.
         others: Another index or run to fuse; repeatable.
-        fuse: Fusion method: rrf, rrf:60, linear or linear:0.3,0.7.
+        fuse: Fusion: rrf, rrf:60, linear, linear:0.3,0.7; tune:dev chooses it on split dev.
         rerank: Rerank the top documents with the vectors in this folder.
         rerank_model: Rerank the top documents with this cross-encoder.
+        where: Filter: type=pdf, path=mail/**, date>=2026; repeatable.
         output: File for the run.
         all_queries: Also run queries without judgements in the split.
         tag: Name of the run (its last column).
@@ -886,13 +896,14 @@ class Search(_Search):
         fuse: str | None = None,
         rerank: str | Path | None = None,
         rerank_model: str | Path | None = None,
+        where: str | Sequence[str] | None = None,
         output: str | Path | None = None,
         all_queries: bool = False,
         tag: str | None = None,
         map_ids: bool = False,
         max_memory: int | str = '0',
         shard: str | Shard | None = None,
-        fuse_scale: Literal['minmax', 'zscore', 'none'] | None = None,
+        fuse_scale: Literal['minmax', 'zscore', 'bounds', 'none'] | None = None,
         rerank_depth: int = 100,
         interpolate: float | None = None,
         model: str | Path = '',
@@ -927,7 +938,7 @@ class Search(_Search):
 class Serve(_Serve):
     """Answer searches: a page for people, HTTP for programs, and MCP for agents.
 
-    INDEX may also be documents: lmk first updates its own index of them.
+    INDEX may also be documents: lmk makes its own index of them, and serves changes of the files.
     The models are loaded once. After `lmk update` the server loads the new files, without a failed request.
     A signal stops it when all running requests are answered.
 
@@ -1017,8 +1028,8 @@ class Show(_Show):
 
     Args:
         what: An artifact, a model, a run, a score log, results of a grid, a collection or a group; a
-            catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts; or
-            caches.
+            catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts,
+            measures; or caches.
         name: After 'sources' a group, such as beir; after 'source' a collection; after results of a
             grid a cell.
         offline: Never use the network (as with HF_HUB_OFFLINE=1).
@@ -1146,6 +1157,8 @@ class Train(_Train):
         schedule: Schedule of the learning rate after warm-up.
         min_lr_rate: Cosine: the learning rate at the end, as a share of lr.
         weight_decay: Weight decay of AdamW, for matrices only.
+        adam_betas: Betas of AdamW.
+        adam_epsilon: Epsilon of AdamW.
         max_grad_norm: Maximum norm of gradients; 0: none.
         gradient_checkpointing: Recompute states in the backward pass: less memory, more time.
         dtype: Dtype of the forward pass; the weights are also kept in fp32.
@@ -1211,6 +1224,8 @@ class Train(_Train):
         schedule: Literal['linear', 'cosine', 'constant_with_warmup'] = 'linear',
         min_lr_rate: float = 0.0,
         weight_decay: float = 0.01,
+        adam_betas: str = '0.9,0.999',
+        adam_epsilon: float = 1e-08,
         max_grad_norm: float = 1.0,
         gradient_checkpointing: bool = False,
         dtype: Literal['auto', 'fp32', 'bf16'] = 'auto',
@@ -1360,7 +1375,8 @@ def open_index(
     fuse: str | None = None,
     rerank: str | Path | None = None,
     rerank_model: str | Path | None = None,
-    fuse_scale: Literal['minmax', 'zscore', 'none'] | None = None,
+    where: str | Sequence[str] | None = None,
+    fuse_scale: Literal['minmax', 'zscore', 'bounds', 'none'] | None = None,
     rerank_depth: int = 100,
     interpolate: float | None = None,
     model: str | Path = '',
@@ -1404,7 +1420,8 @@ def search(
     fuse: str | None = None,
     rerank: str | Path | None = None,
     rerank_model: str | Path | None = None,
-    fuse_scale: Literal['minmax', 'zscore', 'none'] | None = None,
+    where: str | Sequence[str] | None = None,
+    fuse_scale: Literal['minmax', 'zscore', 'bounds', 'none'] | None = None,
     rerank_depth: int = 100,
     interpolate: float | None = None,
     model: str | Path = '',
