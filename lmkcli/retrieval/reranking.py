@@ -170,7 +170,9 @@ class ModelReranker:
 
     def _score(self, query: Query, doc_ids: Sequence[str]) -> Scored:
         docs = self._index.texts(list(doc_ids))
-        with_text = [i for i, name in enumerate(doc_ids) if name in docs and docs[name].text]
+        with_text = [
+            i for i, name in enumerate(doc_ids) if name in docs and docs[name].content.strip()
+        ]
         scores, cut = np.full(len(doc_ids), np.nan), 0
         if with_text:
             texts = [docs[doc_ids[i]].content for i in with_text]

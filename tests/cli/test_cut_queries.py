@@ -98,3 +98,14 @@ def test_pairs_that_a_cross_encoder_cuts_are_counted(
         "search", tmp_path / "bm25", "-q", 2 * LONG, "--rerank-model", model, "--server", "none"
     )
     assert f"{long // 2} pairs" in asked.err
+
+
+def test_a_document_with_only_a_title_is_reranked(lmk: Lmk, tmp_path: Path) -> None:
+    docs = [{"_id": "a", "title": "rivers and lakes", "text": ""}, {"_id": "b", "text": "rivers of stone"}]
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, docs)))
+    (tmp_path / "queries.tsv").write_text("q1\trivers\n")
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "bm25")
+    words = ("search", tmp_path / "bm25", tmp_path / "queries.tsv")
+    done = lmk(*words, "--rerank-model", save(tmp_path / "model", 1), "-o", tmp_path / "r.trec")
+    assert "not reranked" not in done.err
+    assert len((tmp_path / "r.trec").read_text().splitlines()) == 2
