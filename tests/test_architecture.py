@@ -311,5 +311,5 @@ def test_every_requirement_of_the_tests_is_pinned() -> None:
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert all(str(pin.specifier).startswith("==") and "+" not in str(pin) for pin in pins)
     extras = project()["optional-dependencies"]
-    needed = names([*project()["dependencies"], *extras["cpu"], *extras["demo"], *extras["test"]])
+    needed = names([*project()["dependencies"], *extras["faiss-cpu"], *extras["demo"], *extras["test"]])
     assert needed - {"lmkcli"} <= {canonicalize_name(pin.name) for pin in pins}

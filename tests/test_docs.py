@@ -221,7 +221,7 @@ def test_the_command_lines_of_the_readme_are_those_of_ci() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo, test = re.findall(r"^python3 -m venv .*$", readme, re.MULTILINE)
     assert demo.endswith(
-        '.venv/bin/pip install -c constraints.txt ".[cpu,demo]" && .venv/bin/lmk demo'
+        '.venv/bin/pip install -c constraints.txt ".[faiss-cpu,demo]" && .venv/bin/lmk demo'
     )
     assert test.endswith(" && .venv/bin/python -m pytest")
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -233,7 +233,7 @@ def test_the_command_lines_of_the_readme_are_those_of_ci() -> None:
 
 def test_the_extras_of_the_readme_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = re.findall(r'"\.\[([\w,]+)\]"', (ROOT / "README.md").read_text(encoding="utf-8"))
+    named = re.findall(r'"\.\[([\w,-]+)\]"', (ROOT / "README.md").read_text(encoding="utf-8"))
     assert named
     for extra in ",".join(named).split(","):
         assert extra in project["optional-dependencies"]

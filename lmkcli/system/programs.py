@@ -98,11 +98,19 @@ def installed_version(name: str) -> str:
 
 
 def extras() -> list[str]:
-    """The names of lmk's extras; empty if pip did not install lmk."""
+    """The names of lmk's extras, without old names of others; empty if pip did not install lmk."""
     try:
-        return metadata.metadata(LMK).get_all("Provides-Extra") or []
+        names = metadata.metadata(LMK).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         return []
+    return [name for name in names if not _is_old_name(name)]
+
+
+def _is_old_name(extra: str) -> bool:
+    """Whether an extra only installs another extra of lmk."""
+    texts = metadata.requires(LMK) or []
+    needed = [each for each in map(Requirement, texts) if _belongs(each, extra)]
+    return len(needed) == 1 and needed[0].name == LMK and len(needed[0].extras) == 1
 
 
 def dependencies(extra: str = "") -> Iterator[Dependency]:
