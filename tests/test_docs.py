@@ -23,7 +23,10 @@ from lmkcli.cli.main import app
 from lmkcli.spec.values import WHOLE
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+TOP = (
+    *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
+    "examples/README.md",
+)
 DOCS = ROOT / "docs"
 PAGES = sorted([*(ROOT / name for name in TOP), *DOCS.rglob("*.md")])
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))  # run by test_tutorials.py

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 LMK = "lmkcli"
+OLD_EXTRAS = ("cpu", "gpu")  # former names of faiss-cpu and faiss-gpu, which pip still accepts
 _SAFE_PATH = "PYTHONSAFEPATH"  # like the option -P, also for the processes of a library
 
 
@@ -103,14 +104,7 @@ def extras() -> list[str]:
         names = metadata.metadata(LMK).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         return []
-    return [name for name in names if not _is_old_name(name)]
-
-
-def _is_old_name(extra: str) -> bool:
-    """Whether an extra only installs another extra of lmk."""
-    texts = metadata.requires(LMK) or []
-    needed = [each for each in map(Requirement, texts) if _belongs(each, extra)]
-    return len(needed) == 1 and needed[0].name == LMK and len(needed[0].extras) == 1
+    return [name for name in names if name not in OLD_EXTRAS]
 
 
 def dependencies(extra: str = "") -> Iterator[Dependency]:
