@@ -33,7 +33,7 @@ MODEL_PLUGINS = {
 }
 PLUGINS = {path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")}
 
-TOP = ("errors", "progress", "catalog", "core")  # single modules
+TOP = ("errors", "progress", "deprecation", "catalog", "core")  # single modules
 SUBPACKAGES = (
     *(
         "system",
