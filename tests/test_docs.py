@@ -312,3 +312,13 @@ def test_type_checkers_accept_the_python_snippets(name: str, tmp_path: Path) -> 
     )
     assert checked.returncode == 0, checked.stdout
     assert f"no issues found in {len(snippets)} source files" in checked.stdout
+
+
+def test_the_results_of_the_readme_are_those_of_the_pages_that_it_links_to() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    results = text.partition("\n## Results\n")[2].partition("\n## ")[0]
+    pages = set(re.findall(r"\]\(docs/([\w-]+\.md)", results))
+    measured = " ".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+    numbers = re.findall(r"\d+\.\d+|\d{1,3}(?:,\d{3})+", results)
+    assert len(numbers) > 25
+    assert not [number for number in numbers if number not in measured]
