@@ -49,3 +49,30 @@ oldest:
 newest:
     python3 -m venv .venv
     .venv/bin/pip install --upgrade -e ".[test]"
+
+# The wheel and the source archive, in dist/.
+dist:
+    python3 -m venv .venv
+    .venv/bin/pip install build twine
+    rm -rf dist
+    .venv/bin/python -m build
+    .venv/bin/twine check --strict dist/*
+
+# The first command of the README from the wheel in dist/, in an empty environment and outside of the repository.
+installed:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    wheel=$(realpath dist/*.whl)
+    cd "$(mktemp -d)"
+    python3 -m venv fresh
+    fresh/bin/pip install "$wheel[faiss-cpu,demo]"
+    fresh/bin/lmk doctor
+    fresh/bin/lmk demo
+
+# Fails unless the tag of a release (GITHUB_REF_NAME) is this version, and the changelog describes it.
+tagged:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' lmkcli/__init__.py)
+    test "$GITHUB_REF_NAME" = "v$version"
+    grep -F "## [$version] - " CHANGELOG.md

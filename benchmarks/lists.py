@@ -1,6 +1,6 @@
 """Search FAISS inverted lists on the CPU and on a GPU, alternating in one run, with medians.
 
-    python benchmarks/lists.py --rows 1000000 --dim 384 --kind IVF4096,Flat     # extra gpu
+    python benchmarks/lists.py --rows 1000000 --dim 384 --kind IVF4096,Flat     # extra faiss-gpu
 
 Vectors are drawn around random centres. Prints seconds to build the index, to copy it to the GPU and to
 search, and the share of candidates that both find.

@@ -234,7 +234,7 @@ def _faiss(name: str, text: str, factory: str = "") -> EngineRow:
         name,
         f"{_FAISS}.engine:Faiss",
         text,
-        "cpu",
+        "faiss-cpu",
         "faiss",
         variant="vectors",
         settings=f"{_FAISS}.settings:FaissSettings",

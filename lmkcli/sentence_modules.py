@@ -27,7 +27,10 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import FULL, Granularity, Window
 from lmkcli.store.token_blocks import TokenBlock
 
-_KEYS = ("pool", "gran", "include_prompt", "append_eos", "window", "keep_space")
+_KEYS = (
+    *("pool", "gran", "trained_poolers"),
+    *("include_prompt", "append_eos", "window", "keep_space"),
+)
 
 
 class PlacedTransformer(Transformer):
@@ -49,6 +52,7 @@ class PlacedTransformer(Transformer):
         **settings: Any,
     ) -> None:
         self.pool, self.gran, self.window = pool, gran, window
+        self.trained_poolers: list[str] = settings.pop("trained_poolers", [])
         self.include_prompt: bool = settings.pop("include_prompt", True)
         self.append_eos: bool = settings.pop("append_eos", False)
         self.keep_space: bool = settings.pop("keep_space", False)

@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lmkcli import catalog
+from lmkcli.system.programs import OLD_EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lmkcli"
@@ -32,7 +33,7 @@ MODEL_PLUGINS = {
 }
 PLUGINS = {path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")}
 
-TOP = ("errors", "progress", "catalog", "core")  # single modules
+TOP = ("errors", "progress", "deprecation", "catalog", "core")  # single modules
 SUBPACKAGES = (
     *(
         "system",
@@ -306,10 +307,18 @@ def test_extras_named_by_the_catalog_exist() -> None:
     assert {row.extra for row in ROWS if row.extra} <= set(project()["optional-dependencies"])
 
 
+def test_old_names_of_extras_install_the_same() -> None:
+    extras = project()["optional-dependencies"]
+    for name in OLD_EXTRAS:
+        assert extras[name] == [f"lmkcli[faiss-{name}]"]
+
+
 def test_every_requirement_of_the_tests_is_pinned() -> None:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert all(str(pin.specifier).startswith("==") and "+" not in str(pin) for pin in pins)
     extras = project()["optional-dependencies"]
-    needed = names([*project()["dependencies"], *extras["cpu"], *extras["demo"], *extras["test"]])
+    needed = names(
+        [*project()["dependencies"], *extras["faiss-cpu"], *extras["demo"], *extras["test"]]
+    )
     assert needed - {"lmkcli"} <= {canonicalize_name(pin.name) for pin in pins}

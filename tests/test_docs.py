@@ -23,7 +23,10 @@ from lmkcli.cli.main import app
 from lmkcli.spec.values import WHOLE
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+TOP = (
+    *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
+    "examples/README.md",
+)
 DOCS = ROOT / "docs"
 PAGES = sorted([*(ROOT / name for name in TOP), *DOCS.rglob("*.md")])
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))  # run by test_tutorials.py
@@ -221,7 +224,7 @@ def test_the_command_lines_of_the_readme_are_those_of_ci() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo, test = re.findall(r"^python3 -m venv .*$", readme, re.MULTILINE)
     assert demo.endswith(
-        '.venv/bin/pip install -c constraints.txt ".[cpu,demo]" && .venv/bin/lmk demo'
+        '.venv/bin/pip install -c constraints.txt ".[faiss-cpu,demo]" && .venv/bin/lmk demo'
     )
     assert test.endswith(" && .venv/bin/python -m pytest")
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -233,7 +236,7 @@ def test_the_command_lines_of_the_readme_are_those_of_ci() -> None:
 
 def test_the_extras_of_the_readme_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = re.findall(r'"\.\[([\w,]+)\]"', (ROOT / "README.md").read_text(encoding="utf-8"))
+    named = re.findall(r'"\.\[([\w,-]+)\]"', (ROOT / "README.md").read_text(encoding="utf-8"))
     assert named
     for extra in ",".join(named).split(","):
         assert extra in project["optional-dependencies"]
@@ -309,3 +312,13 @@ def test_type_checkers_accept_the_python_snippets(name: str, tmp_path: Path) -> 
     )
     assert checked.returncode == 0, checked.stdout
     assert f"no issues found in {len(snippets)} source files" in checked.stdout
+
+
+def test_the_results_of_the_readme_are_those_of_the_pages_that_it_links_to() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    results = text.partition("\n## Results\n")[2].partition("\n## ")[0]
+    pages = set(re.findall(r"\]\(docs/([\w-]+\.md)", results))
+    measured = " ".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+    numbers = re.findall(r"\d+\.\d+|\d{1,3}(?:,\d{3})+", results)
+    assert len(numbers) > 25
+    assert not [number for number in numbers if number not in measured]

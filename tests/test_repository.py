@@ -201,7 +201,70 @@ def test_jobs_run_the_recipes_of_the_justfile(workflow: str) -> None:
             )
             assert program == "just"
             assert set(chosen) <= recipes, line
-        assert lines
+        assert lines or "id-token" in job.get("permissions", {})
+
+
+def test_a_job_that_may_publish_runs_no_code_of_the_repository() -> None:
+    jobs = [job for name in WORKFLOWS.values() for job in name.values()]
+    publishing = [job for job in jobs if "id-token" in job.get("permissions", {})]
+    assert [job.get("environment") for job in publishing] == ["pypi"]
+    for job in publishing:
+        assert not [step for step in job["steps"] if "run" in step or "checkout" in step["uses"]]
+        assert set(job["needs"]) == set(WORKFLOWS["release"]) - {"publish"}
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [
+        ("dependabot.yml", "dependabot"),
+        ("ISSUE_TEMPLATE/bug.yml", "github-issue-forms"),
+        ("ISSUE_TEMPLATE/proposal.yml", "github-issue-forms"),
+        ("ISSUE_TEMPLATE/config.yml", "github-issue-config"),
+    ],
+)
+def test_forms_have_the_keys_that_github_knows(file: str, schema: str) -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*check, ROOT / ".github" / file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tag", "changes", "accepted"),
+    [
+        (f"v{lmkcli.__version__}", f"## [{lmkcli.__version__}] - 2026-01-31", True),
+        (f"v{lmkcli.__version__}", "## [Unreleased]", False),
+        ("v0.0.0", f"## [{lmkcli.__version__}] - 2026-01-31", False),
+    ],
+)
+def test_a_release_needs_its_tag_and_its_changes(
+    tag: str, changes: str, accepted: bool, tmp_path: Path
+) -> None:
+    recipe = (ROOT / "justfile").read_text("utf-8").partition("\ntagged:\n")[2]
+    script = re.sub(r"^    ", "", recipe.partition("\n\n")[0], flags=re.MULTILINE)
+    (tmp_path / "lmkcli").mkdir()
+    shutil.copy(ROOT / "lmkcli/__init__.py", tmp_path / "lmkcli")
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{changes}\n")
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False
+    )
+    assert (done.returncode == 0) == accepted
+
+
+def test_an_index_shows_the_readme_without_paths_into_the_repository() -> None:
+    describe = runpy.run_path(str(ROOT / "docs/description.py"))["description"]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    relative = re.compile(r"\]\((?!https?://|#)")
+    assert len(relative.findall(readme)) > 10
+    for source in ("", "https://example.org/lmk"):
+        assert not relative.search(describe(readme, source))
+    page = "[Jobs](docs/jobs.md#a), ![A picture](docs/a.png)\n[Web](https://example.org/)\n"
+    assert describe(page, "https://example.org/lmk/") == (
+        "[Jobs](https://example.org/lmk/blob/HEAD/docs/jobs.md#a), "
+        "![A picture](https://example.org/lmk/raw/HEAD/docs/a.png)\n[Web](https://example.org/)\n"
+    )
+    assert describe(page, "") == "Jobs, \n[Web](https://example.org/)\n"
+    code = "```\n[a](b)\n```\n"
+    assert describe(code, "") == code
 
 
 def test_the_citation_is_of_this_version() -> None:

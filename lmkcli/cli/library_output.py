@@ -9,6 +9,7 @@ import traceback
 import warnings
 from typing import Any
 
+from lmkcli.deprecation import Deprecated
 from lmkcli.text.formatting import visible
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")  # of a library for a terminal, or of a hostile name
@@ -34,8 +35,10 @@ def escape_control_characters() -> None:
     warnings.formatwarning = _visible_warning
 
 
-def _visible_warning(*words: Any, **named: Any) -> str:
-    return _clean(_format_warning(*words, **named))
+def _visible_warning(message: Any, category: type[Warning], *words: Any, **named: Any) -> str:
+    if issubclass(category, Deprecated):  # a note for people, who have no line of code to look at
+        return f"{_clean(str(message))}\n"
+    return _clean(_format_warning(message, category, *words, **named))
 
 
 def _clean(text: str) -> str:

@@ -5,7 +5,7 @@ imports torch, so mistakes are reported at once.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
@@ -321,6 +321,7 @@ def _notes(options: RecipeOptions, folder: ModelFolder) -> list[str]:
     notes = []
     if options.pool == "auto" and not folder.pool:
         notes.append(f"{folder.name} declares no pooling: this is a guess, set --pool")
+    notes += unfit_poolers(folder, [options.pool])
     notes += folder.notes
     if folder.dim and not options.dim:
         notes.append(
@@ -328,6 +329,17 @@ def _notes(options: RecipeOptions, folder: ModelFolder) -> list[str]:
             "others, use --dim"
         )
     return notes
+
+
+def unfit_poolers(folder: ModelFolder, pools: Iterable[str]) -> list[str]:
+    """Return a note if some poolers differ from those that a model folder declares; else an empty list."""
+    others = dict.fromkeys(pool for pool in pools if pool not in ("auto", *folder.poolers))
+    if not folder.pool or not others:
+        return []
+    return [
+        f"{folder.name} declares --pool {folder.pool}; expect lower scores with --pool {', '.join(others)}, "
+        "unless you train the model for it (--pool auto follows the declaration)"
+    ]
 
 
 def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any]) -> bool:

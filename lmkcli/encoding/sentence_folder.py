@@ -426,6 +426,9 @@ def _placement(resolved: ResolvedRecipe) -> dict[str, Any]:
         "append_eos": doc.append_eos,
         "keep_space": doc.keep_space,
     }
+    known = resolved.folder.poolers
+    others = sorted(known - {doc.pool}) if doc.pool in known else []
+    settings |= {"trained_poolers": others} if others else {}
     return settings | ({"window": window} if window else {})
 
 

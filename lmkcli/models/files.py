@@ -99,6 +99,7 @@ class Declared(DeclaredSizes, total=False):
     do_lower_case: bool | None
     pool: str
     gran: str
+    trained_poolers: list[str]
     include_prompt: bool
     append_eos: bool
     keep_space: bool

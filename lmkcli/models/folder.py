@@ -91,6 +91,7 @@ class ModelFolder:
     encoder: Path = Path()  # the folder of config.json and the weights
     pool: str = ""
     gran: str = ""  # declared by folders that lmk exported, if the pooler has chunks
+    trained_poolers: tuple[str, ...] = ()  # in training, apart from `pool`
     include_prompt: bool = True
     append_eos: bool = False
     window: str = ""  # the declared windows of documents, such as "512" or "even:512", else empty
@@ -123,6 +124,11 @@ class ModelFolder:
         if asked and (asked.weights_digest, asked.tokenizer_digest) == (weights, tokenizer):
             return asked
         return self
+
+    @property
+    def poolers(self) -> frozenset[str]:
+        """The declared pooler and those of the training; empty for a plain folder."""
+        return frozenset(filter(None, (self.pool, *self.trained_poolers)))
 
     @property
     def latent(self) -> Path | None:

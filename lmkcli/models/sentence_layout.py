@@ -160,6 +160,7 @@ def _declared(path: Path, name: str, commit: str, modules: list[tuple[str, Path]
         encoder=encoder,
         pool=placed.get("pool", declared),
         gran=placed.get("gran", ""),
+        trained_poolers=tuple(placed.get("trained_poolers") or ()),
         window=_window(placed, path),
         landmark_token=placed.get("lmk_token_id"),
         include_prompt=(length if own else pooling).get("include_prompt", True),

@@ -17,7 +17,12 @@ FILES = tuple(
 )
 _LMK = {
     *("pool", "gran", "window", "include_prompt", "append_eos", "keep_space", "lmk_token_id"),
-    *("splitter_granularity", "eval_splitter_granularity", "train_splitter_granularity"),
+    *(
+        "trained_poolers",
+        "splitter_granularity",
+        "eval_splitter_granularity",
+        "train_splitter_granularity",
+    ),
 }
 # Keys of sentence_bert_config.json that are read elsewhere, and those without an effect on vectors
 _READ = {"max_seq_length", "do_lower_case", "query_length", "document_length", *_LMK}

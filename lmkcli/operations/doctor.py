@@ -25,6 +25,7 @@ TIMEOUT = 10.0  # seconds for a program that prints its version
 IMPORT_TIMEOUT = 120.0  # seconds for a program that imports torch, possibly from a slow disk
 _COUNTING_TIME = 1.0  # seconds for counting the files of a cache
 _LOW_DISK = 2e9  # bytes of free disk: too little for a model and its vectors
+FAISS_GPU = "faiss-gpu"
 _NOT_IMPORTED = ("all", "docs", "test")  # extras that combine others, or that no command needs
 
 
@@ -146,20 +147,20 @@ def _extra(name: str) -> Check:
         for each in other
     ]
     state = State.broken if other or not name else State.none
-    if name == "gpu" and state == State.none and not hardware.gpu_present():
+    if name == FAISS_GPU and state == State.none and not hardware.gpu_present():
         return Check(part, state, f"{_few(problems)}; it needs a GPU", facts=facts)
-    if name == "gpu" and programs.installed_version("faiss-cpu"):
+    if name == FAISS_GPU and programs.installed_version("faiss-cpu"):
         line = f"pip uninstall faiss-cpu && {line}"
     return Check(part, state, _few(problems), line, facts)
 
 
 def _conflict(extra: str) -> Check | None:
-    """Check for the extras `gpu` and `cpu` together, which install the same module."""
-    if extra != "gpu" or not programs.installed_version("faiss-cpu"):
+    """Check for the extras faiss-gpu and faiss-cpu together, which install the same module."""
+    if extra != FAISS_GPU or not programs.installed_version("faiss-cpu"):
         return None
     found = "faiss-gpu and faiss-cpu are both installed, and overwrite each other"
-    fix = 'pip uninstall faiss-cpu faiss-gpu && pip install "lmkcli[gpu]"'
-    return Check("extra gpu", State.broken, found, fix)
+    fix = 'pip uninstall faiss-cpu faiss-gpu && pip install "lmkcli[faiss-gpu]"'
+    return Check(f"extra {extra}", State.broken, found, fix)
 
 
 def _versions(dependencies: list[programs.Dependency]) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 LMK = "lmkcli"
+OLD_EXTRAS = ("cpu", "gpu")  # former names of faiss-cpu and faiss-gpu, which pip still accepts
 _SAFE_PATH = "PYTHONSAFEPATH"  # like the option -P, also for the processes of a library
 
 
@@ -98,11 +99,12 @@ def installed_version(name: str) -> str:
 
 
 def extras() -> list[str]:
-    """The names of lmk's extras; empty if pip did not install lmk."""
+    """The names of lmk's extras, without old names of others; empty if pip did not install lmk."""
     try:
-        return metadata.metadata(LMK).get_all("Provides-Extra") or []
+        names = metadata.metadata(LMK).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         return []
+    return [name for name in names if name not in OLD_EXTRAS]
 
 
 def dependencies(extra: str = "") -> Iterator[Dependency]:

@@ -391,4 +391,6 @@ def published_model(resolved: ResolvedRecipe) -> ResolvedRecipe:
         unit = "token" if doc.unit == "token" else "doc"
         gran = doc.gran if open_pooler(doc.pool).chunked else WHOLE_TEXT
         doc = replace(doc, unit=unit, gran=gran, window=FULL)
-    return resolved._replace(recipe=Recipe(doc, query))
+    # training with one pooler moves the weights away from the others
+    folder = replace(resolved.folder, trained_poolers=())
+    return resolved._replace(recipe=Recipe(doc, query), folder=folder)

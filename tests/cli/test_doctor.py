@@ -58,13 +58,13 @@ def test_a_machine_without_problems(lmk: Lmk, tmp_path: Path) -> None:
 def test_faiss_for_gpus_is_suggested_only_with_a_gpu(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "Metadata-Version: 2.1\nName: lmkcli\nVersion: 0.1\nProvides-Extra: gpu\n"
-    recorded(tmp_path, f"{text}Requires-Dist: faiss-gpu; extra == 'gpu'\n", monkeypatch)
-    without = parts(lmk)["extra gpu"]
+    text = "Metadata-Version: 2.1\nName: lmkcli\nVersion: 0.1\nProvides-Extra: faiss-gpu\n"
+    recorded(tmp_path, f"{text}Requires-Dist: faiss-gpu; extra == 'faiss-gpu'\n", monkeypatch)
+    without = parts(lmk)["extra faiss-gpu"]
     assert (without["state"], without["fix"]) == ("none", "")
     monkeypatch.setattr(hardware, "gpu_present", lambda: True)
     monkeypatch.setattr(hardware, "torch_built_for_cpu", lambda: True)
-    assert "lmkcli[gpu]" in parts(lmk)["extra gpu"]["fix"]
+    assert "lmkcli[faiss-gpu]" in parts(lmk)["extra faiss-gpu"]["fix"]
 
 
 def test_problems_of_an_installation_come_with_a_pip_command(
@@ -86,6 +86,17 @@ def test_a_missing_extra_is_not_broken(
 ) -> None:
     recorded(tmp_path, RECORD.replace("rich>=999", "rich"), monkeypatch)
     assert 'To add:\n  extra one: pip install "lmkcli[one]"\n' in lmk("doctor").out
+
+
+def test_old_names_of_extras_are_no_parts(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = "Provides-Extra: cpu\nRequires-Dist: faiss-cpu; extra == 'cpu'\n"
+    new = "Provides-Extra: faiss-cpu\nRequires-Dist: faiss-cpu; extra == 'faiss-cpu'\n"
+    recorded(tmp_path, RECORD.replace("rich>=999", "rich") + old + new, monkeypatch)
+    found = parts(lmk)
+    assert "extra faiss-cpu" in found
+    assert "extra cpu" not in found
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Resolution of recipes: mistakes that are found without a model, and the declarations of a model folder."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import length_limit
 from lmkcli.pooling.table import Pooler
 from lmkcli.spec.recipe import Recipe, RecipeOptions
+from lmkcli.spec.values import Granularities
 from lmkcli.system.input_files import decode
 from tests.conftest import AddRows
 
@@ -92,6 +94,36 @@ def test_an_explicit_pooling_is_not_reported_as_a_guess(tiny_model: Models) -> N
     model = str(tiny_model("bert"))
     assert resolve(RecipeOptions(model=model, pool="cls")).notes == []
     assert "this is a guess" in resolve(RecipeOptions(model=model)).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "pool", "noted"),
+    [
+        ("minilm", "mean", False),
+        ("minilm", "auto", False),
+        ("minilm", "cls", True),
+        ("minilm", "mean@16", True),
+        ("mean-minilm", "lmk", True),
+        ("lmk-minilm", "lmk", False),  # trained with landmarks and with the mean
+        ("lmk-minilm", "multicls", True),
+    ],
+)
+@pytest.mark.usefixtures("minilm")
+def test_a_pooler_that_the_model_was_not_trained_with_is_noted(
+    model: str, pool: str, noted: bool
+) -> None:
+    gran = Granularities("64") if pool in ("lmk", "multicls") else None
+    notes = resolve(RecipeOptions(model=model, pool=pool, gran=gran)).notes
+    expected = rf"{model} declares --pool mean; .*--pool {pool}, .*--pool auto"
+    assert len(notes) == int(noted)
+    assert all(re.match(expected, note) for note in notes)
+
+
+def test_one_note_names_all_poolers_of_a_model(tiny_model: Models) -> None:
+    folder = replace(read_model(str(tiny_model("bert"))), pool="mean")
+    (note,) = resolution.unfit_poolers(folder, ["auto", "cls", "mean", "lmk", "cls"])
+    assert "--pool cls, lmk," in note
+    assert resolution.unfit_poolers(replace(folder, pool=""), ["cls"]) == []
 
 
 @pytest.mark.parametrize("pool", ["last", "mean", "mean@3", "lmk"])

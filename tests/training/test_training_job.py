@@ -22,9 +22,11 @@ from lmkcli.models.lookup import read_model
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import Granularities
 from lmkcli.training import training_job
 from lmkcli.training.loop import checkpoints, execution
 from lmkcli.training.loop.development import Dev, DevScores
+from lmkcli.training.request import published_model
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
@@ -459,3 +461,11 @@ def test_checkpoints_that_a_kill_left_are_removed(
     left.mkdir(parents=True)
     trained(plan, folder)
     assert not left.parent.exists()
+
+
+@pytest.mark.usefixtures("minilm")
+def test_a_trained_model_declares_only_the_pooler_of_its_training() -> None:
+    options = RecipeOptions(model="lmk-minilm", pool="lmk", gran=Granularities("64"))
+    base = resolve(options)
+    assert base.folder.poolers == {"mean", "lmk"}
+    assert published_model(base).folder.trained_poolers == ()

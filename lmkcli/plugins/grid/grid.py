@@ -384,6 +384,8 @@ class Grid(Operation[Result], LayoutOptions, RunOptions):
 
         whole = replace(plan.plan(grid, folder, check), file=str(self.file))
         _note_refused(whole, report)
+        for note in plan.unfit_poolers(whole):
+            report.note(note)
         # check the layout of the table before anything runs
         TableLayout.of(whole.cells, whole.table)
         part = whole.only(self.only) if self.only else whole

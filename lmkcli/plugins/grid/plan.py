@@ -294,6 +294,22 @@ def _recipe(operation: Any, step: GridStep) -> Recipe | None:
     return None
 
 
+def unfit_poolers(plan: Plan) -> list[str]:
+    """A note per model of this machine that the encodings or trainings of a plan give other poolers."""
+    from lmkcli.encoding import resolution
+
+    pools: dict[tuple[str, str], list[str]] = {}
+    for step in plan.steps.values():
+        if step.verb in ("encode", "train") and not step.trained:
+            options = step.operation.part(RecipeOptions)
+            pools.setdefault((options.model, options.revision or ""), []).append(options.pool)
+    notes = []
+    for (model, revision), asked in pools.items():
+        folder = local_model(model, revision)
+        notes += resolution.unfit_poolers(folder, asked) if folder else []
+    return notes
+
+
 def _check_index(operation: Any, encoding: GridStep) -> None:
     """UsageError for an index over vectors that it cannot hold."""
     from lmkcli.encoding.resolution import reduction_of

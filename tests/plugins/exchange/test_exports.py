@@ -20,6 +20,7 @@ from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.vector_updates import run_update
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.models.lookup import read_model
 from lmkcli.plugins.exchange import exports
 from lmkcli.plugins.exchange.export import Target
 from lmkcli.plugins.exchange.exports import export, export_examples
@@ -31,6 +32,7 @@ from lmkcli.spec.values import WHOLE
 from lmkcli.training.data.formats import read_examples
 from lmkcli.training.data.sources import parse_source, read_sources
 from lmkcli.vectors.stored import Vectors
+from tests.conftest import Lmk
 from tests.tiny import write_jsonl
 
 Models = Callable[[str], Path]
@@ -300,3 +302,18 @@ def test_tevatron_reads_it(judged: str, tmp_path: Path) -> None:
         assert made["query"] == example.query.split()
         assert made["positives"] == [each.text.split() for each in example.positives]
         assert made["negatives"] == [each.text.split() for each in example.negatives]
+
+
+@pytest.mark.usefixtures("minilm")
+def test_a_model_keeps_the_poolers_of_its_training(lmk: Lmk, tmp_path: Path) -> None:
+    """An export changes no weights: the note about other poolers is the same before and after it."""
+    to = ("--to", "sentence-transformers")
+    lmk("export", "-m", "lmk-minilm", *to, "-o", tmp_path / "mean")
+    lmk("export", "-m", "lmk-minilm", "--pool", "lmk", "--gran", "64", *to, "-o", tmp_path / "lmk")
+    done = lmk(
+        "export", "-m", "mean-minilm", "--pool", "lmk", "--gran", "64", *to, "-o", tmp_path / "new"
+    )
+    assert "declares --pool mean" in done.err
+    assert read_model(str(tmp_path / "mean")).trained_poolers == ("lmk",)
+    assert read_model(str(tmp_path / "lmk")).trained_poolers == ("mean",)
+    assert read_model(str(tmp_path / "new")).trained_poolers == ()

@@ -116,6 +116,19 @@ def test_a_plan_estimates_encodings_and_explains_missing_estimates(
     assert not (tmp_path / "r").exists()
 
 
+def test_poolers_that_a_model_does_not_declare_are_noted_once(
+    lmk: Lmk, tmp_path: Path, minilm: Path, beir: Path
+) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f'[grid]\ncollections = "{beir}"\nmodel = "minilm"\npool = ["mean", "cls", "last"]\n'
+        "max-length = [16, 32]\n"
+    )
+    planned = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run")
+    (note,) = [line for line in planned.err.splitlines() if "declares" in line]
+    assert re.search(r"minilm declares --pool mean; .*--pool cls, last,.*--pool auto", note)
+
+
 def test_an_error_of_one_model_skips_only_its_cells(
     lmk: Lmk, tmp_path: Path, tiny_model: Callable[[str], Path], beir: Path
 ) -> None:

@@ -176,7 +176,7 @@ class GpuLists:
         if not count():
             return (
                 None,
-                f'FAISS finds no GPU (pip install "lmkcli[gpu]" installs a build for GPUs){_ON_CPU}',
+                f'FAISS finds no GPU (pip install "lmkcli[faiss-gpu]" installs a build for GPUs){_ON_CPU}',
             )
         gpu: Any = faiss
         try:

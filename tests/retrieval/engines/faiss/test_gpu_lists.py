@@ -136,7 +136,7 @@ def test_a_note_names_faiss_without_gpus(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delattr(faiss, "get_num_gpus", raising=False)
     _, on_gpu = both(tmp_path, "ivf")
     assert "FAISS finds no GPU" in on_gpu.note
-    assert "lmkcli[gpu]" in on_gpu.note
+    assert "lmkcli[faiss-gpu]" in on_gpu.note
 
 
 @pytest.mark.skipif(not count(), reason="FAISS finds no GPU")
