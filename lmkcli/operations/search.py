@@ -622,7 +622,7 @@ class Search(
             )
         if self.others and self.fuse is None and not self.shard and not self.several:
             raise UsageError("--with needs --fuse rrf or --fuse linear")
-        if self.fuse is not None:
+        if self.fuse is not None and not self.fuse.startswith(_TUNE):
             from lmkcli.retrieval.fusion import Fusion
 
             Fusion.parse(self.fuse)

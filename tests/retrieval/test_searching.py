@@ -87,7 +87,7 @@ def test_a_search_that_fails_leaves_no_file(tmp_path: Path) -> None:
         searching.write(path, pieces(), manifests.run())
     assert not [*tmp_path.iterdir()]
     whole = Run({"q": ranked(["d"], ONE), "r": ranked([], ONE[:0])})
-    assert searching.write(path, [whole], manifests.run()) == (2, 1, 1, 0, 0)
+    assert searching.write(path, [whole], manifests.run()) == (2, 1, 1, 0, 0, 0)
     assert outputs.sidecar(path).is_file()
     assert list(read_run(path).rankings) == ["q"]
 
