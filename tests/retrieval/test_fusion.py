@@ -171,7 +171,7 @@ def test_spellings(text: str, expected: Fusion) -> None:
     ],
 )
 def test_other_spellings_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"rrf:60, linear or linear:0\.3,0\.7"):
+    with pytest.raises(UsageError, match=r"rrf:60, linear, linear:0\.3,0\.7 or tune:dev"):
         Fusion.parse(text)
 
 
