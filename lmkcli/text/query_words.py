@@ -7,8 +7,10 @@ not matter, unless the question has no other words.
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from lmkcli.text.analyzer import Analyzer
+if TYPE_CHECKING:
+    from lmkcli.text.analyzer import Analyzer
 
 SNIPPET = 240  # characters
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -31,7 +33,7 @@ class QueryWords:
     def __init__(
         self,
         question: str,
-        analyzer: Analyzer | None = None,
+        analyzer: "Analyzer | None" = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self._analyzer = analyzer or _english()
@@ -112,5 +114,7 @@ def _words(text: str) -> list[str]:
 
 
 @lru_cache(1)
-def _english() -> Analyzer:
+def _english() -> "Analyzer":
+    from lmkcli.text.analyzer import Analyzer  # here, because it loads the stemmer
+
     return Analyzer("en")

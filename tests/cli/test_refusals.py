@@ -228,7 +228,7 @@ def test_empty_documents_are_encoded_and_counted(lmk: Lmk, bert: Path, tmp_path:
         done = lmk("encode", path, "-m", bert, "-o", out, *pooling, "--json")
         assert (done.json["docs"], done.json["empty"], done.json["vectors"]) == (4, 2, 4)
         assert len(lmk("search", out, "-q", "copper", "--json").json) == 4
-        assert lmk("search", out, "-q", "", "--json").json  # an empty question is no error
+        assert "-q is empty" in lmk("search", out, "-q", "", code=2).err
     assert lmk("tokenize", path, "-m", bert, "-o", tmp_path / "t", "--json").json["empty"] == 2
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from lmkcli.data.beir_folder import SUFFIXES
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
@@ -35,7 +36,7 @@ from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, is_text, open_records
-from lmkcli.data.streams import COMPRESSED, ONCE, PipeInput, Undecodable, find_undecodable
+from lmkcli.data.streams import ONCE, PipeInput, Undecodable, find_undecodable
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import counted, shell_line
@@ -55,12 +56,6 @@ OPTIONS = (
         "queries",
     ),
     "unreadable",
-)
-_LINES = (".jsonl", ".tsv", ".csv")
-# Of corpus and queries; the first existing file is read.
-SUFFIXES = (
-    *(f"{each}{zipped}" for each in (*_LINES, ".json") for zipped in ("", *COMPRESSED)),
-    ".parquet",
 )
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";"}  # names for a shell
 DEFAULT_SPLIT = "test"
@@ -166,12 +161,6 @@ def _unreadable(path: Path) -> str:
 
 def _absolute(path: str) -> str:
     return path if path == "-" else os.path.abspath(os.path.expanduser(path))
-
-
-def is_beir(folder: Path) -> bool:
-    """Whether a folder contains a corpus or queries, as BEIR's folders do."""
-    stems = ("corpus", "queries")
-    return any((folder / f"{stem}{suffix}").is_file() for stem in stems for suffix in SUFFIXES)
 
 
 def _folder_paths(folder: Path, split: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmkcli.errors import UsageError
-from lmkcli.plugins.documents.documents_index import MATCH, WORDS
 from lmkcli.plugins.documents.own_index import (
     EncodeCall,
     OwnIndex,
@@ -15,7 +14,6 @@ from lmkcli.plugins.documents.own_index import (
     OwnSearchOptions,
     collection_at,
 )
-from lmkcli.plugins.documents.where import Condition
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 
@@ -41,8 +39,11 @@ class DocumentSearch:
 
     def check(self, search: "Search") -> None:
         """Raise UsageError for settings that need an index of chunks or documents alone."""
-        for condition in search.part(OwnSearchOptions).where or ():
-            Condition.parse(condition)
+        if conditions := search.part(OwnSearchOptions).where:
+            from lmkcli.plugins.documents.where import Condition  # imports NumPy
+
+            for condition in conditions:
+                Condition.parse(condition)
         if search.level is not None:
             raise UsageError(
                 "--level has no effect on documents without an index, which are ranked by vectors and by "
@@ -66,6 +67,8 @@ class DocumentSearch:
         def open_parts(paths: Sequence[Path]) -> "Index":
             stages = search.stages(paths)
             if fused and not search.others:
+                from lmkcli.plugins.documents.documents_index import MATCH, WORDS  # imports NumPy
+
                 stages = replace(stages, fusion=MATCH if own.model else WORDS)
             opened = open_pipeline(stages, settings)
             for note in opened.info.notes:

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from lmkcli import catalog
 from lmkcli.artifact.outputs import is_artifact
+from lmkcli.data.beir_folder import is_beir
 from lmkcli.data.collection import CONTROL_CHARACTERS
-from lmkcli.data.sources.files import is_beir
 from lmkcli.errors import DataError
 from lmkcli.plugins.documents.ignored import (
     GITIGNORE,

@@ -17,13 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
-from lmkcli.data.sources.files import is_beir
+from lmkcli.data.beir_folder import is_beir
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
-from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.documents.file_trees import has_reader, is_artifact_folder
 from lmkcli.progress import Report, mute
 from lmkcli.spec.option import options
@@ -36,6 +35,7 @@ from lmkcli.text.formatting import counted
 if TYPE_CHECKING:
     from lmkcli.data.collection import Doc, Query
     from lmkcli.data.run import Ranking, Run
+    from lmkcli.plugins.documents.documents_index import DocumentsIndex
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.text.query_words import QueryWords
 
@@ -429,6 +429,8 @@ class OwnIndexSearch:
         updated = self._own.refresh(self._report)
         changed = self._opened is None or updated != self._updated
         if changed:
+            from lmkcli.plugins.documents.documents_index import DocumentsIndex  # imports NumPy
+
             index = self._open_parts(self._own.paths)
             self._opened, self._updated = (
                 DocumentsIndex(index, self._own.collection, self._model),

@@ -188,7 +188,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LIST", "_NEAR", "_SEARCH"):
         monkeypatch.setattr(client, name, Bounds(0.5, 1 << 22))
     monkeypatch.setattr(client.Connection.get, "__defaults__", (client._SEARCH,))
-    monkeypatch.setattr(client.RemoteIndex.__init__, "__defaults__", (None, client._LIST))
+    monkeypatch.setattr(client.RemoteIndex.__init__, "__defaults__", (None, client._LIST, ()))
 
 
 @pytest.mark.parametrize("name", LISTS)
