@@ -19,12 +19,12 @@ LONGEST = {
     "encode": 90,
     "index": 74,
     "search": 104,
-    "train": 126,
+    "train": 128,
     "pretrain": 105,
     "serve": 78,
     "": 70,
 }
-SHORT = 58  # maximum lines of `lmk VERB -h`
+SHORT = 59  # maximum lines of `lmk VERB -h`
 EXAMPLES = [(verb, line) for verb, entry in verbs().items() for line in entry.examples]
 
 

@@ -70,7 +70,7 @@ def test_hits_are_short_and_become_tables(folder: Path) -> None:
     assert max(len(repr(hits)), *map(len, map(repr, hits))) < 120
     assert [type(hits[:1]), len(hits[:1])] == [type(hits), 1]
     frame = hits.to_pandas()
-    assert list(frame.columns) == ["rank", "score", "id", "title", "text"]
+    assert list(frame.columns) == ["rank", "score", "meaning", "id", "title", "text"]
     assert frame.text[0] == TEXT
     assert hits.to_polars()["id"].to_list() == ["bike", "tea"]
     html = hits._repr_html_()

@@ -232,7 +232,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
             "--symmetric .*no effect.*--loss m3-kd",
         ),
         ({}, {"pool": "cls", "gran": "4"}, UsageError, "--gran 4 has no effect"),
-        ({}, {"window": "chunk"}, UsageError, "--window chunk .*declared.*lmk encode"),
+        ({}, {"window": "chunk"}, UsageError, "--window chunk .*--unit chunk --gran given"),
         ({}, {"gran": "4,x"}, UsageError, "--gran x"),
         ({"dims": "8;16"}, {}, UsageError, "--dims"),
     ],

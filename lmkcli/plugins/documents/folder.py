@@ -385,10 +385,12 @@ class _FolderDocs(DocStream):
         folder.check_all(self._files)
         self._done = 0
         for path in self._files:
+            several = is_table(path)
+            self._done += not several  # with its only document, the whole file was read
             for doc in folder.documents_of(path):
                 found = True
                 yield doc
-            self._done += 1
+            self._done += several
         if folder.is_changed():
             raise DataError(
                 f"{folder.name}: files changed while lmk read them: run the command again with "
