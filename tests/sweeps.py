@@ -326,7 +326,15 @@ ARTIFACTS = (  # what several cases need, made once
 # Facts of one process: where, when and how fast it ran.
 VOLATILE = {
     *("time", "seconds", "machine", "packages", "environment", "command", "directory", "operation"),
-    *("tokens_per_second", "memory", "updated"),
+    *(
+        "tokens_per_second",
+        "memory",
+        "updated",
+        "work",
+        "encoded",
+        "ms_per_document",
+        "peak_memory",
+    ),
 }
 # Files about the runs of a command, and numbers of rows that no other row may have.
 HISTORY = ("update.lock", "log.txt", "report.html", "generation.json")
@@ -401,7 +409,7 @@ def _read_vectors(folder: Path) -> Any:
     found = {}
     for row, doc in enumerate(vectors.docs(np.arange(vectors.rows))):
         assert doc.id not in found, f"{doc.id} is in {folder} twice"
-        found[doc.id] = (doc.text, vectors.at(np.array([row])).vectors)
+        found[doc.id] = (doc.text, vectors.at(np.array([row])).matrix())
     return found, vectors.collection_digest()
 
 

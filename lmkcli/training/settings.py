@@ -78,7 +78,7 @@ class LoopSettings(Settings):
         str, Flag("Betas of AdamW.", suggest_for="--adam-beta1 --adam-beta2 --betas")
     ] = "0.9,0.999"
     adam_epsilon: Annotated[
-        float, Flag("Epsilon of AdamW.", min=0, suggest_for="--eps --epsilon")
+        float, Flag("Epsilon of AdamW.", min=1e-30, suggest_for="--eps --epsilon")
     ] = 1e-8
     max_grad_norm: Annotated[
         float,

@@ -101,7 +101,10 @@ def test_pairs_that_a_cross_encoder_cuts_are_counted(
 
 
 def test_a_document_with_only_a_title_is_reranked(lmk: Lmk, tmp_path: Path) -> None:
-    docs = [{"_id": "a", "title": "rivers and lakes", "text": ""}, {"_id": "b", "text": "rivers of stone"}]
+    docs = [
+        {"_id": "a", "title": "rivers and lakes", "text": ""},
+        {"_id": "b", "text": "rivers of stone"},
+    ]
     (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, docs)))
     (tmp_path / "queries.tsv").write_text("q1\trivers\n")
     lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "bm25")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lmkcli import catalog
 from lmkcli.artifact import manifest
-from lmkcli.errors import UsageError
+from lmkcli.errors import UnknownName, UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.lookup import is_local, read_model
 from lmkcli.plugins.grid.gridfile import (
@@ -380,6 +380,8 @@ class CellSteps:
             output = {"log": place, "per_query": True} if verb == "eval" else {"output": place}
             try:
                 operation = _kind(verb).from_texts(self._given[verb], **inputs, **output)
+            except UnknownName:
+                raise  # a name that no cell can have
             except UsageError as error:
                 raise UsageError(f"lmk {verb}: {error}") from error
             shards = self._shards if verb == "encode" else 1
