@@ -208,7 +208,12 @@ def cases(draw: st.DrawFn) -> tuple[Placer, list[TextTokens]]:
         window=window,  # type: ignore[arg-type]
         overlap=overlap,  # type: ignore[arg-type]
         skip=frozenset(draw(st.sampled_from([(), (11,), (CLS, SEP, 10, 12)]))),
-        expansion=Expansion(7, True) if unit == "token" and draw(st.booleans()) else None,
+        # only queries have an expansion, and they have no given chunks
+        expansion=(
+            Expansion(7, True)
+            if unit == "token" and gran != "given" and draw(st.booleans())
+            else None
+        ),
         prompt_in_chunks=gran == "30" and draw(st.booleans()),
     )
     return placer, draw(texts_of(gran, limit))
