@@ -142,7 +142,7 @@ def test_the_processes_end_with_the_main_one(number: int) -> None:
         os.killpg(started.pid, number)
     _, err = started.communicate(timeout=30)
     if number == signal.SIGINT:
-        assert err.rstrip().endswith("KeyboardInterrupt")
+        assert "KeyboardInterrupt" in err
         assert "EOFError" not in err
     deadline = time.monotonic() + 10
     while any(running(process) for process in processes):
