@@ -113,7 +113,9 @@ def test_a_process_that_ends_is_an_error() -> None:
 
 
 MAIN = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from tests.system.test_workers import endless, with_processes
 from lmkcli.system.workers import in_order
 for number, process in in_order(with_processes, endless(), 2):
@@ -140,7 +142,10 @@ def test_the_processes_end_with_the_main_one(number: int) -> None:
         started.kill()
     else:
         os.killpg(started.pid, number)
-    _, err = started.communicate(timeout=30)
+    try:
+        _, err = started.communicate(timeout=30)
+    finally:
+        started.kill()
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in err
         assert "EOFError" not in err
