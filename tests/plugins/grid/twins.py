@@ -61,7 +61,11 @@ def twin(file: Path, folder: Path) -> Path:
     written += [
         line for block in blocks[1:] for line in ("[[grid.where]]", *_lines(_shrunk(block)))
     ]
-    written += ["[table]", *_lines(tables.get("table", {}))]
+    table = tables.get("table", {})
+    if means := table.pop("means", {}):  # of collections that the twin has
+        kept = {each.partition("/")[0] for each in collections}
+        table["means"] = {name: has for name, has in means.items() if kept & {*has}}
+    written += ["[table]", *_lines(table)]
     (folder / file.name).write_text("\n".join(written) + "\n", encoding="utf-8")
     return folder / file.name
 
