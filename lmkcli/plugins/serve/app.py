@@ -37,6 +37,13 @@ _FILES = {
     "/docs": ("docs.html", "text/html; charset=utf-8"),
     "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
+_FILE_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            kind: {} for kind in ("text/plain", "application/pdf", "application/octet-stream")
+        }
+    }
+}
 _CONTRIBUTIONS = (
     "If the document has one vector: also return what each chunk contributes to its score for the query. "
     "The server encodes the document again for this."
@@ -137,7 +144,7 @@ def _search_routes(answers: Answers) -> APIRouter:
     async def search_one(
         q: Annotated[str, Query(min_length=1, max_length=MAX_DOCUMENT_QUERY)],
         k: Annotated[int, Query(ge=1, le=1000)] = 10,
-        index: Annotated[str | None, Query(max_length=200)] = None,
+        index: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
         id_prefix: Annotated[str, Query(max_length=1000)] = "",
         where: Annotated[list[schema.Condition], Query(max_length=20)] = [],  # noqa: B006
     ) -> Response:
@@ -155,7 +162,7 @@ def _search_routes(answers: Answers) -> APIRouter:
         """Return a stored document, with the scores of its chunks for a query."""
         return Json(await answers.document(id, index, query, contributions))
 
-    @router.get("/v1/files/{id:path}", response_class=PlainTextResponse)
+    @router.get("/v1/files/{id:path}", response_class=Response, responses=_FILE_ANSWERS)
     async def file(
         id: str,  # noqa: A002 - the name in the description
         index: Annotated[str | None, Query(max_length=200)] = None,
