@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from lmkcli import __version__
@@ -149,7 +150,12 @@ def _search_routes(answers: Answers) -> APIRouter:
         where: Annotated[list[schema.Condition], Query(max_length=20)] = [],  # noqa: B006
     ) -> Response:
         """Search for one query, in the first index by default: /v1/search?q=stop+the+turbine."""
-        request = schema.SearchRequest(query=q, k=k, index=index, id_prefix=id_prefix, where=where)
+        try:
+            request = schema.SearchRequest(
+                query=q, k=k, index=index, id_prefix=id_prefix, where=where
+            )
+        except ValidationError as error:  # what no parameter alone can tell
+            raise RequestValidationError(error.errors()) from None
         return Json((await answers.search(request))["results"][0])
 
     @router.get("/v1/documents/{id:path}", response_model=schema.DocumentAnswer)

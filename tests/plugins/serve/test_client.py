@@ -169,7 +169,7 @@ def test_documents_without_an_index_are_served(
     server = start(notes, "--model", tiny_model("bert"), **cache)
     with urlopen(f"{server.url}/v1/indexes") as answer:
         names = [each["name"] for each in json.load(answer)["indexes"]]
-    assert names == ["notes", "notes-bm25"]
+    assert names == ["notes", "notes-vectors", "notes-bm25"]
     body = json.dumps({"query": "copper", "index": ["notes-bm25"], "k": 1}).encode()
     asked = Request(f"{server.url}/v1/search", body, {"content-type": "application/json"})
     with urlopen(asked) as answer:
