@@ -1,5 +1,6 @@
 """The grids for the tables of papers can be planned offline, without models and collections."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,16 @@ FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
 @pytest.mark.slow  # a thousand cells each
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_table_is_planned_offline_with_all_its_cells(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tiny_model: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     words = ["lmk", "grid", str(file), "-o", "nowhere", "--dry-run", "--offline"]
+    monkeypatch.chdir(tmp_path)  # with the folders of models that earlier commands make
+    for name in ("m2-bert-32k", "m2-bert-128-retrieval"):
+        (tmp_path / name).symlink_to(tiny_model("bert"))
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as left:
         main.main()
