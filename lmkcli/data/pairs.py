@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli.data.columns import plain_name
-from lmkcli.data.records import CsvRecords, FileFormat, open_records
 from lmkcli.data.streams import FileInput, inner_name, open_stream
 from lmkcli.errors import DataError
 from lmkcli.spec.values import WHOLE
@@ -170,6 +169,8 @@ def _is_nested(value: dict[str, Any]) -> bool:
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:
+    from lmkcli.data.records import FileFormat, open_records  # imports pyarrow
+
     yield from open_records(str(path), given=FileFormat(kind="jsonl"))
 
 
@@ -199,6 +200,8 @@ def _nested(value: Any, where: str) -> Iterator[Pair]:
 
 def _csv_pairs(path: Path) -> Iterator[Pair]:
     """The pairs of a csv file with a header, or with 3 or 4 columns as in BEIR's and TREC's judgements."""
+    from lmkcli.data.records import CsvRecords, FileFormat
+
     records = CsvRecords(FileInput(path), WHOLE, FileFormat(kind="csv"))
     header = records.header
     if header and _is_number(header[-1].encode()) and len(header) in (3, 4):
@@ -208,6 +211,8 @@ def _csv_pairs(path: Path) -> Iterator[Pair]:
 
 
 def _rows_of_table(path: Path, kind: str) -> Iterator[Pair]:
+    from lmkcli.data.records import FileFormat, open_records
+
     return _pairs(str(path), iter(open_records(str(path), given=FileFormat(kind=kind))))
 
 

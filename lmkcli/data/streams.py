@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-import pyarrow as pa
-
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 from lmkcli.text.formatting import size
@@ -306,7 +304,7 @@ def _reported(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: the encoding is not {error.encoding} ({error.reason})") from error
     except UnicodeError as error:  # of codecs that are written in Python, such as utf-16
         raise DataError(f"{path} has another encoding than the given one ({error})") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowException) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile) as error:
         raise _damaged(path, error) from error
     except (RuntimeError, NotImplementedError) as error:  # zipfile: a password, an unknown method
         raise DataError(f"{path}: {error}; unpack it and name the file inside") from error
@@ -327,8 +325,13 @@ def _uncompressed(path: Path, raw: BinaryIO) -> Iterator[Any]:
         with gzip.open(raw) as file:
             yield file
     elif path.suffix == ".zst":
-        with pa.CompressedInputStream(raw, "zstd") as file:
-            yield file
+        import pyarrow as pa  # here, because most files are not compressed
+
+        try:
+            with pa.CompressedInputStream(raw, "zstd") as file:
+                yield file
+        except pa.ArrowException as error:
+            raise _damaged(path, error) from error
     elif path.suffix == ".zip":
         with zipfile.ZipFile(raw) as archive, archive.open(_only_member(path, archive)) as file:
             yield file
