@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from lmkcli.data.run import Run
     from lmkcli.retrieval.fusion import Fusion
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
-    from lmkcli.retrieval.pipeline import Stages
     from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
+    from lmkcli.retrieval.stages import Stages
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
 _TUNE = "tune:"  # the start of a fusion that is chosen on development queries
@@ -698,7 +698,7 @@ class Search(
     def stages(self, indexes: Sequence[Path] = ()) -> "Stages":
         """The indexes, their fusion and the reranking. `indexes` replace INDEX; they are fused by default."""
         from lmkcli.retrieval.fusion import Fusion
-        from lmkcli.retrieval.pipeline import Stages
+        from lmkcli.retrieval.stages import Stages
 
         paths = [*(indexes or [self.index]), *(self.others or [])]
         scale = self.fuse_scale or Fusion.scale
@@ -715,13 +715,14 @@ class Search(
 
             check_cross_encoder(self.rerank_model, self.offline)
         from lmkcli.data.collection import open_collection
-        from lmkcli.retrieval.pipeline import open_pipeline
 
         faster = (each.answers(self, report) for each in searchables())
         if opened := next(filter(None, faster), None):
             return opened
         if self.searchable:
             return self.searchable.open(self, report)
+        from lmkcli.retrieval.pipeline import open_pipeline  # imports pyarrow
+
         stages = self.stages()
         if (self.fuse or "").startswith(_TUNE):
             stages = replace(stages, fusion=self._tuned(stages, spelling, report))

@@ -3,8 +3,7 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.settings import engine_options
-from lmkcli.retrieval.fusion import FusedIndex, Fusion
+from lmkcli.retrieval.fusion import FusedIndex
 from lmkcli.retrieval.index import (
     DENSE,
     LEXICAL,
@@ -38,32 +37,8 @@ from lmkcli.retrieval.index_folder import (
     read_built,
 )
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-
-
-@dataclass(frozen=True)
-class Stages:
-    """The stages of one search: indexes or runs, their fusion, and a reranker."""
-
-    paths: Sequence[Path]
-    fusion: Fusion | None = None
-    rerank: Path | None = None  # a vectors folder
-    rerank_model: str | None = None  # a cross-encoder
-    reranking: RerankSettings = field(default_factory=RerankSettings)
-
-    @cached_property
-    def artifacts(self) -> dict[Path, Artifact[Manifest]]:
-        """The artifacts among the stages, opened once. Runs and indexes of other tools are missing."""
-        paths = [*self.paths, *([self.rerank] if self.rerank is not None else [])]
-        return {
-            path: open_artifact(path, VectorsManifest, IndexManifest)
-            for path in paths
-            if (path / manifest.NAME).is_file()
-        }
-
-    def opened(self, path: Path) -> Path | Artifact[Manifest]:
-        """Return the opened artifact at a path, or the path if there is none."""
-        return self.artifacts.get(path, path)
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.stages import Stages
 
 
 def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | None = None) -> Index:

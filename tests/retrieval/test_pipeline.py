@@ -18,8 +18,9 @@ from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline
+from lmkcli.retrieval.pipeline import open_all, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.stages import Stages
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE

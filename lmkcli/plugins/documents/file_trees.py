@@ -93,10 +93,13 @@ def is_artifact_folder(folder: Path) -> bool:
     """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
     from lmkcli.artifact import manifest
     from lmkcli.artifact.outputs import COMPLETE
-    from lmkcli.retrieval.pipeline import foreign_engine
 
     names = (manifest.NAME, manifest.CLEARED, "parts", *COMPLETE, *_OF_MODELS)
-    return any((folder / name).exists() for name in names) or bool(foreign_engine(folder))
+    if any((folder / name).exists() for name in names):
+        return True
+    from lmkcli.retrieval.pipeline import foreign_engine  # imports pyarrow
+
+    return bool(foreign_engine(folder))
 
 
 def unpacked(path: str) -> str:

@@ -37,8 +37,8 @@ from lmkcli.plugins.serve.stamps import stamp
 from lmkcli.progress import Note
 from lmkcli.retrieval.fusion import Fusion, fused_info
 from lmkcli.retrieval.index import IndexInfo, Passage
-from lmkcli.retrieval.pipeline import Stages
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.stages import Stages
 from lmkcli.system.input_files import MAX_FILE
 from lmkcli.text.query_words import QueryWords
 

@@ -19,9 +19,10 @@ from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.stamps import Stamp, stamp
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import Embedding, Index, Samples, Served
-from lmkcli.retrieval.pipeline import Stages, open_all
+from lmkcli.retrieval.pipeline import open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.stages import Stages
 from lmkcli.retrieval.vectors.vector_reranker import VectorReranker
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.headings import headings

@@ -133,11 +133,7 @@ def test_a_server_gives_the_answers_and_runs_of_lmk_search(
         found = lmk("search", *words, "-q", QUESTION)
         assert f"using the server at {server.url}" in found.err
         assert found.out == local[str(words)].out
-    assert imported(["search", str(tmp_path / "chunks"), "-q", QUESTION], 0) <= {
-        "numpy",
-        "pyarrow",
-        "Stemmer",
-    }
+    assert imported(["search", str(tmp_path / "chunks"), "-q", QUESTION], 0) == {"numpy", "Stemmer"}
     for name in ("chunks", "bm25"):
         there, here = tmp_path / f"{name}-there.trec", tmp_path / f"{name}-here.trec"
         lmk("search", name, beir, "--server", server.url, "-k", 30, "-o", there)
