@@ -36,7 +36,6 @@ from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
 from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index_input import VectorsInput
@@ -241,6 +240,24 @@ def made_writer(vectors: Vectors, folder: Path, store: str) -> AbstractContextMa
     return shard_writer(target, Report())
 
 
+class InMemory:
+    """Documents in memory, one row per document, with one vector or more."""
+
+    def __init__(self, vectors: Ragged) -> None:
+        self._vectors = vectors
+        self.rows, self.total = len(vectors.counts), len(vectors.vectors)
+        self.dim = vectors.vectors.shape[1]
+        self.single = self.rows == self.total
+
+    def __iter__(self) -> Iterator[Ragged]:
+        """All vectors in one block."""
+        yield self._vectors
+
+    def at(self, rows: np.ndarray) -> Ragged:
+        """Return the vectors of some rows."""
+        return self._vectors.take(rows)
+
+
 def write_blocks(
     blocks: Iterator[Ragged], writers: dict[str, PartWriter], queries: Ragged
 ) -> np.ndarray:
@@ -254,7 +271,7 @@ def write_blocks(
         docs = [DocRow(Doc(i, "", i), doc_hash(Doc(i, "", i)), LENGTH, 0, LENGTH) for i in ids]
         for store, writer in writers.items():
             writer.append(docs, open_codec(store).coded(block, writer.array_rows))
-        memory = InMemoryVectors(ids, block)
+        memory = InMemory(block)
         hits = DENSE.search(memory, SETTINGS).search(queries, DEPTH)
         for query in range(count):
             found = np.concatenate([best[query], hits.rows[query] + first])

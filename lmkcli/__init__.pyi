@@ -76,7 +76,7 @@ from typing import Any, Literal
 __version__: str
 
 class Analyze(_Analyze):
-    """Inspect models, vectors and collections: print a small table and, with -o, draw a figure (extra plot).
+    """Inspect models, vectors and collections; with -o, draw a figure (extra plot).
 
     attention: positions of a text that its pooled tokens attend to. landmarks: share of landmarks with a
     neighbouring chunk among their nearest chunks. lengths: lengths of documents. map: vectors in two
@@ -348,7 +348,7 @@ class Encode(_Encode):
         dtype: Compute dtype; auto: bf16 if the hardware supports it natively.
         store_dtype: Stored form of the vectors: fp16, fp32, int8, int4, int2, binary (the last four: 8,
             4, 2 bits or one per dimension).
-        device: Device: auto, cpu, cuda or cuda:1; all GPUs: all.
+        device: Device: auto, cpu, cuda, cuda:1, all.
         batch_tokens: Positions per forward pass; 0: chosen for the model and the device.
         batch_size: Maximum number of inputs per forward pass.
         workers: Processes that tokenize texts; 0: the main process. Default: by cores on a GPU, else 0.
@@ -1113,8 +1113,8 @@ class Train(_Train):
     """Train a bi-encoder with the pooling, the granularities and the prompts of its later use.
 
     --gran accepts a list, such as 32,64,128,256: lmk draws a granularity for each text, and the model folder
-    declares the first one. --window has no effect on training; it is stored in the model folder, and lmk
-    encode then uses it. You can stop a training at any time; the same command continues.
+    declares the first one. With --window chunk, each chunk is read by itself; another window is only stored
+    in the model folder, for lmk encode. You can stop a training at any time; the same command continues.
 
     Args:
         sources: Files of examples, or collections with judgements such as beir/scifact:train.

@@ -146,8 +146,8 @@ class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeO
     """Train a bi-encoder with the pooling, the granularities and the prompts of its later use.
 
     --gran accepts a list, such as 32,64,128,256: lmk draws a granularity for each text, and the model folder
-    declares the first one. --window has no effect on training; it is stored in the model folder, and lmk
-    encode then uses it. You can stop a training at any time; the same command continues.
+    declares the first one. With --window chunk, each chunk is read by itself; another window is only stored
+    in the model folder, for lmk encode. You can stop a training at any time; the same command continues.
     """
 
     verb: ClassVar[str] = "train"

@@ -146,7 +146,7 @@ class EncodeSettings(Settings):
     device: Annotated[
         Device,
         Flag(
-            "Device: auto, cpu, cuda or cuda:1; all GPUs: all.",
+            "Device: auto, cpu, cuda, cuda:1, all.",
             role="speed",
             suggest_for="--gpu --cuda --use-gpu --cpu",
         ),

@@ -16,7 +16,7 @@ Lmk = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 # Maximum lines of `lmk VERB --help-all` at 80 columns; the last number is for all other pages.
 LONGEST = {
-    "encode": 90,
+    "encode": 89,
     "index": 74,
     "search": 104,
     "train": 128,
@@ -24,7 +24,7 @@ LONGEST = {
     "serve": 78,
     "": 70,
 }
-SHORT = 59  # maximum lines of `lmk VERB -h`
+SHORT = 58  # maximum lines of `lmk VERB -h`
 EXAMPLES = [(verb, line) for verb, entry in verbs().items() for line in entry.examples]
 
 

@@ -195,7 +195,7 @@ class FigureOptions(Settings):
 
 @dataclass(frozen=True)
 class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
-    """Inspect models, vectors and collections: print a small table and, with -o, draw a figure (extra plot).
+    """Inspect models, vectors and collections; with -o, draw a figure (extra plot).
 
     attention: positions of a text that its pooled tokens attend to. landmarks: share of landmarks with a
     neighbouring chunk among their nearest chunks. lengths: lengths of documents. map: vectors in two

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli.data.run import Ranking, ranked
 from lmkcli.retrieval.engines.exact.topk import (
     SIZES,
     Norms,
@@ -260,29 +259,3 @@ def top(rows: RowNumbers, exact: Scores, k: int) -> tuple[RowNumbers, Scores]:
     rounded = exact.astype(np.float32)
     kept = rounded >= np.partition(rounded, -k)[-k]
     return rows[kept], exact[kept]
-
-
-class InMemoryVectors:
-    """A Matrix of documents in memory, one row per document, with one vector or more."""
-
-    def __init__(self, ids: Sequence[str], vectors: Ragged) -> None:
-        self.ids, self._vectors = list(ids), vectors
-        self.rows, self.total = len(self.ids), len(vectors.vectors)
-        self.dim = vectors.vectors.shape[1]
-        self.single = self.rows == self.total
-
-    def __iter__(self) -> Iterator[Ragged]:
-        """All vectors in one block."""
-        yield self._vectors
-
-    def at(self, rows: NDArray[np.int64]) -> Ragged:
-        """Return the vectors of some rows."""
-        return self._vectors.take(rows)
-
-    def search(self, queries: Ragged, k: int, device: torch.device) -> list[Ranking]:
-        """Return the k best documents of each query, ties by id."""
-        hits = Exact(self, device).search(queries, min(k, self.rows))
-        return [
-            ranked([self.ids[row] for row in rows], scores).cut(k)
-            for rows, scores in zip(hits.rows, hits.scores, strict=True)
-        ]
