@@ -218,7 +218,66 @@ class Collection(ABC):
         return [query for query in self.queries() if query.id in judged]
 
 
-class SubsetCollection(Collection):
+class PartOfCollection(Collection):
+    """Some documents of a collection. Everything else is as in the whole collection.
+
+    It has no training examples, which have no documents to choose from.
+    """
+
+    def __init__(self, whole: Collection) -> None:
+        self._whole = whole
+        self.name, self.settings = whole.name, whole.settings
+
+    def queries(self) -> Iterator[Query]:
+        """All queries of the collection."""
+        return self._whole.queries()
+
+    def qrels(self) -> Iterator[Qrel]:
+        """The judgements of the collection."""
+        return self._whole.qrels()
+
+    def file_stats(self) -> dict[str, list[int]]:
+        """The files of the collection; see `Collection.file_stats`."""
+        return self._whole.file_stats()
+
+    def skipped_files(self) -> dict[str, str]:
+        """The skipped files of the collection."""
+        return self._whole.skipped_files()
+
+    def skipped_count(self) -> int:
+        """The number of skipped files or rows of the collection."""
+        return self._whole.skipped_count()
+
+    def notes(self) -> list[str]:
+        """The notes of the collection."""
+        return self._whole.notes()
+
+    def summary(self) -> str:
+        """The line about files of the collection that were left out."""
+        return self._whole.summary()
+
+    def guessed_encodings(self) -> dict[str, str]:
+        """The guessed encodings of the files of the collection."""
+        return self._whole.guessed_encodings()
+
+    def places(self, doc_id: str) -> list[str]:
+        """The places of the documents with an id."""
+        return self._whole.places(doc_id)
+
+    def fetch(self) -> None:
+        """Download the collection."""
+        self._whole.fetch()
+
+    def has_qrels(self) -> bool:
+        """Whether the collection has judgements."""
+        return self._whole.has_qrels()
+
+    def query_metadata(self, name: str) -> dict[str, str | float]:
+        """The metadata of the queries."""
+        return self._whole.query_metadata(name)
+
+
+class SubsetCollection(PartOfCollection):
     """Some documents of a collection ('NAME,subset=100'), with the judgements of these and of their chunks.
 
     They have the smallest hashes of their ids. So a smaller subset is a part of a larger one (ConTEB, Conti
@@ -226,7 +285,8 @@ class SubsetCollection(Collection):
     """
 
     def __init__(self, whole: Collection, size: int) -> None:
-        self._whole, self._size = whole, size
+        super().__init__(whole)
+        self._size = size
         self.name = f"{whole.name},subset={size}"
         self.settings = {**whole.settings, "subset": str(size)}
 
@@ -245,51 +305,11 @@ class SubsetCollection(Collection):
         total = len(self._ids) if shard == WHOLE else None
         return CountedDocs(chosen, total)
 
-    def queries(self) -> Iterator[Query]:
-        """All queries of the collection."""
-        return self._whole.queries()
-
     def qrels(self) -> Iterator[Qrel]:
         """The judgements of documents in the subset, and of their chunks ('d7#2')."""
         for qrel in self._whole.qrels():
             if qrel.doc_id in self._ids or qrel.doc_id.rpartition("#")[0] in self._ids:
                 yield qrel
-
-    def file_stats(self) -> dict[str, list[int]]:
-        """The files of the collection; see `Collection.file_stats`."""
-        return self._whole.file_stats()
-
-    def skipped_files(self) -> dict[str, str]:
-        """The skipped files of the collection."""
-        return self._whole.skipped_files()
-
-    def skipped_count(self) -> int:
-        """The number of skipped files or rows of the collection."""
-        return self._whole.skipped_count()
-
-    def notes(self) -> list[str]:
-        """The notes of the collection."""
-        return self._whole.notes()
-
-    def places(self, doc_id: str) -> list[str]:
-        """The places of the documents with an id."""
-        return self._whole.places(doc_id)
-
-    def fetch(self) -> None:
-        """Download the collection."""
-        self._whole.fetch()
-
-    def has_qrels(self) -> bool:
-        """Whether the collection has judgements."""
-        return self._whole.has_qrels()
-
-    def records(self) -> Iterator[tuple[str, dict[str, Any]]] | None:
-        """None: training examples have no documents to choose from."""
-        return None
-
-    def query_metadata(self, name: str) -> dict[str, str | float]:
-        """The metadata of the queries."""
-        return self._whole.query_metadata(name)
 
 
 def _hash(name: str) -> bytes:

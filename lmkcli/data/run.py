@@ -25,8 +25,7 @@ from lmkcli.data.collection import (
     Collection,
     Doc,
     DocStream,
-    Qrel,
-    Query,
+    PartOfCollection,
     Shard,
     escaped_id,
     unescaped_id,
@@ -283,7 +282,7 @@ def _lines(run: Run) -> Iterator[bytes]:
         ).encode()
 
 
-class RunSubset(Collection):
+class RunSubset(PartOfCollection):
     """The documents of `whole` that occur in the run in `path`, in source order.
 
     `ids` are all document ids of the run, including those that the collection lacks, and `digest` is a
@@ -291,8 +290,7 @@ class RunSubset(Collection):
     """
 
     def __init__(self, whole: Collection, path: Path) -> None:
-        self._whole = whole
-        self.name, self.settings = whole.name, whole.settings
+        super().__init__(whole)
         rankings = read_run(path).rankings.values()
         self.ids = frozenset(name for ranking in rankings for name in ranking.doc_ids)
         self.digest = digest(sorted(self.ids))
@@ -300,46 +298,6 @@ class RunSubset(Collection):
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         """The documents of the shard that occur in the run."""
         return _SelectedDocs(self._whole.docs(shard), self.ids)
-
-    def queries(self) -> Iterator[Query]:
-        """Those of the whole collection."""
-        return self._whole.queries()
-
-    def qrels(self) -> Iterator[Qrel]:
-        """Those of the whole collection."""
-        return self._whole.qrels()
-
-    def file_stats(self) -> dict[str, list[int]]:
-        """Those of the whole collection."""
-        return self._whole.file_stats()
-
-    def skipped_files(self) -> dict[str, str]:
-        """Those of the whole collection."""
-        return self._whole.skipped_files()
-
-    def skipped_count(self) -> int:
-        """That of the whole collection."""
-        return self._whole.skipped_count()
-
-    def notes(self) -> list[str]:
-        """Those of the whole collection."""
-        return self._whole.notes()
-
-    def summary(self) -> str:
-        """That of the whole collection."""
-        return self._whole.summary()
-
-    def guessed_encodings(self) -> dict[str, str]:
-        """Those of the whole collection."""
-        return self._whole.guessed_encodings()
-
-    def places(self, doc_id: str) -> list[str]:
-        """Those of the whole collection."""
-        return self._whole.places(doc_id)
-
-    def has_qrels(self) -> bool:
-        """Those of the whole collection."""
-        return self._whole.has_qrels()
 
 
 class _SelectedDocs(DocStream):

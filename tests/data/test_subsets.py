@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.data.collection import WHOLE, Shard, open_collection
+from lmkcli.data.collection import WHOLE, Collection, PartOfCollection, Shard, open_collection
 from lmkcli.errors import UsageError
 from tests import tiny
 from tests.conftest import Lmk
@@ -52,3 +52,10 @@ def test_the_chunks_of_a_document_stay_judged(tmp_path: Path) -> None:
     kept = set(ids(f"{tmp_path},subset=2"))
     found = {qrel.doc_id for qrel in open_collection(f"{tmp_path},subset=2").qrels()}
     assert found == {f"{name}#1" for name in kept}
+
+
+def test_a_part_of_a_collection_passes_on_every_fact_of_its_whole() -> None:
+    facts = {name for name, value in vars(Collection).items() if callable(value)}
+    own = {"docs", "records", "judged_queries"}  # follow from its documents and queries
+    public = {name for name in facts if not name.startswith("_")}
+    assert public - own <= set(vars(PartOfCollection))
