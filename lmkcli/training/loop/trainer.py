@@ -208,7 +208,8 @@ class LossTrainer(Trainer):
         All processes must call this at the same time. A text counts each time that it is read.
         """
         now = total_counts(self._cut, self.args.device)
-        return {name: count + self._cut_before.get(name, 0) for name, count in now.items()}
+        names = {**self._cut_before, **now}  # a process that only publishes the model has read no text
+        return {name: self._cut_before.get(name, 0) + now.get(name, 0) for name in names}
 
     @property
     def ended(self) -> bool:
