@@ -208,7 +208,8 @@ class LossTrainer(Trainer):
         All processes must call this at the same time. A text counts each time that it is read.
         """
         now = total_counts(self._cut, self.args.device)
-        names = {**self._cut_before, **now}  # a process that only publishes the model has read no text
+        # A process that only publishes the model has read no text, so the names come from both.
+        names = {**self._cut_before, **now}
         return {name: self._cut_before.get(name, 0) + now.get(name, 0) for name in names}
 
     @property
