@@ -19,7 +19,7 @@ from lmkcli.operations.search import Searchable
 from lmkcli.spec.operation import Operation
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.pooling.table import Pooler
-from lmkcli.encoding.reduction import Reduction
+from lmkcli.encoding.representation import Representation
 from lmkcli.retrieval.vectors.vector_search import Scoring, VectorSearch
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.reranking import CrossEncoderOpener
@@ -53,7 +53,9 @@ def assignments() -> Iterator[str]:
     homes += [(kind, row.target) for kind, table in TABLES.items() for row in table.values()]
     homes += [("Scoring[Any]", row.scoring) for row in catalog.CODECS.values()]
     poolers = (catalog.POOLERS.load(name) for name in catalog.POOLERS)
-    homes += [("Reduction[Any]", each.reduction) for each in poolers if isinstance(each, Pooler)]
+    homes += [
+        ("Representation[Any]", each.representation) for each in poolers if isinstance(each, Pooler)
+    ]
     for number, (kind, home) in enumerate(homes):
         module, attribute = home.split(":")
         yield f"from {module} import {attribute} as home{number}"

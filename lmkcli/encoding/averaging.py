@@ -1,4 +1,4 @@
-"""The usual reduction: the mean of marked states, and the mean of windows, as dense vectors."""
+"""Dense vectors: the mean of marked states, and the mean of windows, as dense vectors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lmkcli import catalog
-from lmkcli.encoding.reduction import PooledPack
+from lmkcli.encoding.representation import PooledPack
 from lmkcli.encoding.resolution import lacks_weights, open_pooler
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import ModelFolder

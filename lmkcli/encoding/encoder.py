@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Query
 from lmkcli.encoding.averaging import Averaging
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocuments, placed_in_context
-from lmkcli.encoding.reduction import Combination, PooledPack, QueryEncoder
-from lmkcli.encoding.resolution import open_pooler, reduction_of
+from lmkcli.encoding.representation import Combination, PooledPack, QueryEncoder
+from lmkcli.encoding.resolution import open_pooler, representation_of
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.folder import ModelFolder
@@ -516,7 +516,7 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
-    model, pooling = reduction_of(side.pool).open(
+    model, pooling = representation_of(side.pool).open(
         side, folder.route(side.weights, side.tokenizer), options
     )
     if side.max_length > model.limit:
@@ -533,7 +533,7 @@ def encoder_of(
 
     Raises UsageError if the vectors of the model have too few dimensions.
     """
-    combination = reduction_of(side.pool).combination(side, runner.forward.width, name)
+    combination = representation_of(side.pool).combination(side, runner.forward.width, name)
     return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, combination)
 
 
@@ -560,13 +560,13 @@ def open_query_encoder(
     if not side.static:
         return open_encoder(side, folder, settings, loaded)
     check_folder(side, folder)
-    table: QueryEncoder[Any] = reduction_of(side.pool).open_table(side, folder)
+    table: QueryEncoder[Any] = representation_of(side.pool).open_table(side, folder)
     return table
 
 
 def require_dense(side: EncoderConfig) -> None:
     """Raise UsageError unless one side of a recipe makes dense vectors."""
-    if (kind := reduction_of(side.pool).kind) != DENSE:
+    if (kind := representation_of(side.pool).kind) != DENSE:
         raise UsageError(
             f"--pool {side.pool} makes {kind} vectors, which lmk encode stores and lmk search ranks; this "
             "needs dense vectors, such as of --pool mean"
@@ -634,7 +634,7 @@ def open_recorded_queries(
 
 def _check_made(vectors: Vectors[AnyRows], side: EncoderConfig, dim: int) -> None:
     """Raise DataError unless the recorded model makes vectors of the stored kind and dimensions."""
-    kind, made = vectors.kind, reduction_of(side.pool).kind
+    kind, made = vectors.kind, representation_of(side.pool).kind
     if (kind, vectors.dim) != (made, dim):
         raise DataError(
             f"{vectors.folder} contains {kind} vectors of {vectors.dim} dimensions, and its recipe makes "

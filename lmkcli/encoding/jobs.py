@@ -13,7 +13,7 @@ from lmkcli.catalog import CODECS
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.run import RunSubset
-from lmkcli.encoding.resolution import ResolvedRecipe, check_options, reduction_of, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, check_options, representation_of, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -77,18 +77,18 @@ def plan(
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
     pool = resolved.recipe.doc.pool
-    reduction, stored = reduction_of(pool), CODECS[settings.store_dtype].rows
-    if codec := reduction.codec:
+    representation, stored = representation_of(pool), CODECS[settings.store_dtype].rows
+    if codec := representation.codec:
         if settings.store_dtype != EncodeSettings.store_dtype:
             raise UsageError(
                 f"--store-dtype {settings.store_dtype} has no effect with --pool {pool}, whose vectors have "
                 f"one stored form ({codec}); drop it"
             )
         settings = replace(settings, store_dtype=codec)
-    elif stored != reduction.kind:
+    elif stored != representation.kind:
         raise UsageError(
             f"--store-dtype {settings.store_dtype} stores {stored} vectors, and --pool {pool} makes "
-            f"{reduction.kind} ones; drop it"
+            f"{representation.kind} ones; drop it"
         )
     how = resolved.recipe.doc.context
     if isinstance(opened, Tokens):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lmkcli import catalog
 from lmkcli.data import contexts
-from lmkcli.encoding.reduction import Reduction
+from lmkcli.encoding.representation import Representation
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
@@ -140,11 +140,11 @@ def lacks_weights(pool: str, folder: ModelFolder) -> bool:
     return bool(weights) and not (folder.path / weights).is_dir()
 
 
-def reduction_of(pool: str) -> Reduction[Any]:
+def representation_of(pool: str) -> Representation[Any]:
     """Return how the states at the marked positions of a pooler become vectors."""
-    module, attribute = open_pooler(pool).reduction.split(":")
-    reduction: Reduction[Any] = getattr(import_module(module), attribute)
-    return reduction
+    module, attribute = open_pooler(pool).representation.split(":")
+    representation: Representation[Any] = getattr(import_module(module), attribute)
+    return representation
 
 
 def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
@@ -154,7 +154,7 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
             f"--unit {unit}: the model makes one vector from an input and has no states of its tokens; for a "
             "vector per chunk use --unit chunk --gran 256 --window chunk"
         )
-    reduction_of(pool).check_unit(pool, unit)
+    representation_of(pool).check_unit(pool, unit)
     if unit == "token" and pooler.per != "token":
         raise UsageError(
             f"--unit token needs the states of all tokens, and --pool {pool} combines them; use --pool mean"
@@ -229,8 +229,8 @@ def resolve(
     pool = options.pool
     if pool == "auto":
         pool = folder.pool or ("last" if folder.causal else "mean")
-    reduction = reduction_of(pool)
-    folder = reduction.declared(folder)
+    representation = representation_of(pool)
+    folder = representation.declared(folder)
     _check_settings(options, pool)
     unit = options.unit or ("token" if folder.late else "doc")
     window = options.window or _declared_window(options, folder, unit)
@@ -243,7 +243,7 @@ def resolve(
     requested = options.gran.single if options.gran else Granularity(declared_gran)
     gran = check_gran(pool, requested or None, unit, window)
     overlap = check_overlap(options.overlap, window, gran)
-    reduction.check(unit, window, options)
+    representation.check(unit, window, options)
     context = read_context(options.context or "", unit, window)
     lengths = _lengths(options, folder, window)  # the last check, because it may open the model
     if unit == "doc" and not options.query_max_length and lengths.query < (options.max_length or 0):
@@ -273,8 +273,8 @@ def resolve(
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
-        keep_space=_keeps_space(folder, pooler, reduction),
-        dim=options.dim or (0 if reduction.of_terms else folder.dim),
+        keep_space=_keeps_space(folder, pooler, representation),
+        dim=options.dim or (0 if representation.of_terms else folder.dim),
         sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
         normalize=normalize,
@@ -291,7 +291,7 @@ def resolve(
         context="",
         sum_windows=False,
         top_terms=options.query_top_terms or 0,
-        static=reduction.has_table(folder),
+        static=representation.has_table(folder),
     )
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
         late = folder.late
@@ -342,13 +342,13 @@ def unfit_poolers(folder: ModelFolder, pools: Iterable[str]) -> list[str]:
     ]
 
 
-def _keeps_space(folder: ModelFolder, pooler: Pooler, reduction: Reduction[Any]) -> bool:
+def _keeps_space(folder: ModelFolder, pooler: Pooler, representation: Representation[Any]) -> bool:
     """Return whether white space at the ends of texts is tokenized, as in sentence-transformers.
 
     Texts for a pooler that sentence-transformers lacks are stripped, unless the folder declares a pooling.
     Texts for a pooler with weights are stripped always: the folder of a trained one declares it.
     """
-    known = bool(folder.pool or pooler.sentence_mode or reduction.keeps_space)
+    known = bool(folder.pool or pooler.sentence_mode or representation.keeps_space)
     return known and not pooler.module and folder.keeps_space
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
-from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, reduction_of, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, representation_of, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import (
     CODE,
@@ -112,7 +112,7 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
     """Raise UsageError for a recipe that a sentence-transformers folder cannot express."""
     side, source = resolved.recipe.doc, resolved.folder
     if special := _class(side):
-        kind = reduction_of(side.pool).kind
+        kind = representation_of(side.pool).kind
         raise UsageError(
             f"--pool {side.pool} makes {kind} vectors, which this command does not support; "
             f"{_opening(resolved, special)}"
@@ -151,7 +151,7 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
 
 def _class(side: EncoderConfig) -> SentenceClass | None:
     """Return the class of sentence-transformers of such models; None for SentenceTransformer."""
-    return reduction_of(side.pool).sentence_class
+    return representation_of(side.pool).sentence_class
 
 
 def _opening(resolved: ResolvedRecipe, special: SentenceClass) -> str:

@@ -13,8 +13,8 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import Encoder, open_encoder, open_query_encoder
 from lmkcli.encoding.jobs import plan
-from lmkcli.encoding.reduction import QueryEncoder
-from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of, resolve
+from lmkcli.encoding.representation import QueryEncoder
+from lmkcli.encoding.resolution import ResolvedRecipe, representation_of, resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
@@ -69,7 +69,7 @@ class TextEncoder:
 
     @property
     def _codec(self) -> Codec[Any]:
-        codec = reduction_of(self.recipe.doc.pool).codec
+        codec = representation_of(self.recipe.doc.pool).codec
         return open_codec(codec or self._settings.store_dtype)
 
     @cached_property

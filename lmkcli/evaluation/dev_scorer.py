@@ -12,7 +12,7 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.encoding.encoder import BatchRunner, Encoder, encode_stream, encoder_of
-from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, representation_of
 from lmkcli.errors import DataError
 from lmkcli.evaluation.measures import evaluate
 from lmkcli.evaluation.scoring import DevSet, read_devsets
@@ -88,8 +88,8 @@ def _scored(
         pieces.append(batch.encoded.vectors)
     if not ids:
         raise DataError(f"--dev {dev.spelling} has no documents")
-    reduction = reduction_of(documents.side.pool)
-    codec = reduction.codec or "fp32"
+    representation = representation_of(documents.side.pool)
+    codec = representation.codec or "fp32"
     stored = open_codec(codec).rows.joined(pieces, documents.dim)
     asked, depth = queries.queries(dev.queries), _depth(dev)
     settings = OpenSettings(device=Device(str(documents.model.device)))
@@ -99,7 +99,7 @@ def _scored(
         ranked([ids[row] for row in rows.tolist()], scores).cut(depth)
         for rows, scores in zip(hits.rows, hits.scores, strict=True)
     ]
-    return _evaluated(dev, rankings), reduction.facts(stored, asked)
+    return _evaluated(dev, rankings), representation.facts(stored, asked)
 
 
 class _InMemory(Generic[AnyRows]):

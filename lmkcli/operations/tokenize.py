@@ -231,7 +231,7 @@ class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions
         )
 
     def _placed(self, text: str) -> Placed:
-        from lmkcli.encoding.resolution import reduction_of, resolve
+        from lmkcli.encoding.resolution import representation_of, resolve
 
         resolved = resolve(self.part(RecipeOptions), self.offline)
         from lmkcli.encoding.encoder import (  # imports torch: only after all checks
@@ -248,7 +248,7 @@ class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions
         placed = placer.place_text(content.ids, content.prompt, content.ends)
         encoded = None
         how = "averaged" if placer.pooler.reductions == MEAN_ONLY else "pooled"
-        if reduction_of(config.pool).of_terms:
+        if representation_of(config.pool).of_terms:
             how = "expanded"
             encoder = open_encoder(config, resolved.folder, EncodeSettings())
             encoded = encoder.texts([content], ["this text"])

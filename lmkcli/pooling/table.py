@@ -94,8 +94,9 @@ class Pooler:
     # 'module:attribute' of a class of weights that the states pass through before the mean
     # (`lmkcli.models.heads.StateModule`)
     module: str = ""
-    # 'module:attribute' of what makes vectors of the marked states (`lmkcli.encoding.reduction.Reduction`)
-    reduction: str = "lmkcli.encoding.mean:MEAN"
+    # 'module:attribute' of what makes vectors of the marked states
+    # (`lmkcli.encoding.representation.Representation`)
+    representation: str = "lmkcli.encoding.dense:DENSE"
 
     @property
     def chunked(self) -> bool:

@@ -16,7 +16,7 @@ from lmkcli.text.query_words import QueryWords
 
 if TYPE_CHECKING:  # these import NumPy and torch
     from lmkcli.encoding.encoder import Encoder
-    from lmkcli.encoding.reduction import QueryEncoder
+    from lmkcli.encoding.representation import QueryEncoder
     from lmkcli.retrieval.vectors.vector_search import Division
     from lmkcli.vectors.stored import DenseVectors
 

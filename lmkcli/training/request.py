@@ -15,7 +15,7 @@ from lmkcli.encoding.resolution import (
     ResolvedRecipe,
     check_gran,
     open_pooler,
-    reduction_of,
+    representation_of,
     resolve,
 )
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
@@ -148,7 +148,7 @@ def _check_pooler(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
                 f"--{given[0].name.replace('_', '-')} has no effect with --pool {pool}, only with --pool "
                 f"{users}; drop it"
             )
-    if (kind := reduction_of(pool).kind) == DENSE:
+    if (kind := representation_of(pool).kind) == DENSE:
         return
     for flag, value in (("--dims", settings.dims), ("--teacher", settings.teacher)):
         if value:
@@ -167,7 +167,7 @@ def _teacher(
     trust = student.recipe.doc.trust_remote_code
     found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
     doc = found.recipe.doc
-    if (kind := reduction_of(doc.pool).kind) != DENSE:
+    if (kind := representation_of(doc.pool).kind) != DENSE:
         raise UsageError(
             f"--teacher {settings.teacher} makes {kind} vectors; give a model with dense vectors"
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe, lacks_weights, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, lacks_weights, representation_of
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -139,7 +139,7 @@ class TrainJob:
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
-        regulariser = reduction_of(self.resolved.recipe.doc.pool).regulariser
+        regulariser = representation_of(self.resolved.recipe.doc.pool).regulariser
         step = ContrastiveStep(
             gradients,
             self.objective,
@@ -259,7 +259,7 @@ def plan(
 def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
     """Return the job of a resolved request. Raises DataError if documents in chunks give no example."""
     doc = request.resolved.recipe.doc
-    objective = open_objective(settings, doc.normalize, reduction_of(doc.pool).temperature)
+    objective = open_objective(settings, doc.normalize, representation_of(doc.pool).temperature)
     examples, tallies = request.read or read_documents(request.sources)
     check_found(len(examples), request.sources)
     settings = settings.with_steps(len(examples))

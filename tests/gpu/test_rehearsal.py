@@ -15,7 +15,7 @@ from lmkcli.encoding.encoder import (
     encoder_of,
     open_forward,
 )
-from lmkcli.encoding.resolution import reduction_of, resolve
+from lmkcli.encoding.resolution import representation_of, resolve
 from lmkcli.models import attention, language_head
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -120,7 +120,7 @@ def test_sparse_vectors(
     one = encoder(masked_model(name), dtype, **options)
     forward = one.runner.forward
     if not trained:
-        how = reduction_of(options["pool"])
+        how = representation_of(options["pool"])
         forward.pooling = SpladePooling(forward.pooling.token_head, how.of_marks, how.logarithms)
     check(forward, inputs(one), one.dim)
 

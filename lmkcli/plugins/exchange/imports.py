@@ -26,7 +26,7 @@ from lmkcli.artifact.kinds import (
 )
 from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
-from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, representation_of
 from lmkcli.errors import DataError, LmkError, Mismatch, UsageError
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Call, Report
@@ -210,7 +210,10 @@ def unknown_recipe(unit: str = "doc") -> Recipe:
 
 def check_width(incoming: ForeignVectors, resolved: ResolvedRecipe) -> None:
     """UsageError if the model makes vectors of another kind, Mismatch for another number of dimensions."""
-    made, kind = reduction_of(resolved.recipe.doc.pool).kind, catalog.CODECS[incoming.codec].rows
+    made, kind = (
+        representation_of(resolved.recipe.doc.pool).kind,
+        catalog.CODECS[incoming.codec].rows,
+    )
     if made != kind:
         raise UsageError(
             f"--from {incoming.kind} reads {kind} vectors, and {resolved.folder.name} makes {made} ones "

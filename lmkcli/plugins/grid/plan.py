@@ -312,12 +312,12 @@ def unfit_poolers(plan: Plan) -> list[str]:
 
 def _check_index(operation: Any, encoding: GridStep) -> None:
     """UsageError for an index over vectors that it cannot hold."""
-    from lmkcli.encoding.resolution import reduction_of
+    from lmkcli.encoding.resolution import representation_of
 
     recipe = _recipe(encoding.operation, encoding)
     if recipe is None:
         return
-    made, needed = reduction_of(recipe.doc.pool).kind, engine_row(operation.kind).takes
+    made, needed = representation_of(recipe.doc.pool).kind, engine_row(operation.kind).takes
     if made != needed:
         raise UsageError(
             f"--kind {operation.kind} needs {needed} vectors, and --pool {recipe.doc.pool} makes {made} ones"

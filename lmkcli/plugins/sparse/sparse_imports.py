@@ -14,7 +14,7 @@ import numpy as np
 
 from lmkcli.data.records import FileFormat, open_records
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.resolution import ResolvedRecipe, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, representation_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.imports import ForeignVector, ForeignVectors
 from lmkcli.plugins.sparse.import_settings import ScaleSettings
@@ -62,7 +62,7 @@ def open_json_vectors(
     term.
     """
     side = resolved.recipe.doc
-    if reduction_of(side.pool).codec != "sparse":
+    if representation_of(side.pool).codec != "sparse":
         raise UsageError(
             f"--from {ANSERINI} reads sparse vectors, and {resolved.folder.name} makes dense ones (--pool "
             f"{side.pool}); give the model of these vectors with -m, and --pool splade if it has no pooling"

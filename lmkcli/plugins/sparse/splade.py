@@ -6,8 +6,8 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lmkcli.encoding.reduction import Combination, QueryEncoder, Reduction
-from lmkcli.encoding.resolution import reduction_of
+from lmkcli.encoding.representation import Combination, QueryEncoder, Representation
+from lmkcli.encoding.resolution import representation_of
 from lmkcli.errors import UsageError
 from lmkcli.models.files import read_json
 from lmkcli.models.folder import TRANSFORMER, ModelFolder, no_language_head
@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # these import torch
 
 
 @dataclass(frozen=True)
-class Expanding(Reduction[SparseRows]):
-    """A reduction: a masked language model expands a text to weighted terms (`Reduction`).
+class Expanding(Representation[SparseRows]):
+    """A representation: a masked language model expands a text to weighted terms (`Representation`).
 
     of_marks: 'max' or 'sum' over the marked positions, and by default over the windows of a text.
     logarithms: how often the weight of a term is log(1 + weight), starting from relu(logit).
@@ -82,7 +82,7 @@ class Expanding(Reduction[SparseRows]):
                 f"{folder.name} has modules after its pooling, which are for dense vectors; give a SPLADE "
                 "model, or choose another --pool"
             )
-        own = reduction_of(folder.pool or "mean").kind == self.kind
+        own = representation_of(folder.pool or "mean").kind == self.kind
         return folder if own else replace(folder, similarity="dot", normalize=False)
 
     def has_table(self, folder: ModelFolder) -> bool:
@@ -138,6 +138,6 @@ def _has_head(architecture: str) -> bool:
 _HERE = "lmkcli.plugins.sparse.splade"
 MAX, SUM, LOG = Expanding("max"), Expanding("sum"), Expanding("max", 2)
 # SPLADE v2, SPLADE v1, and OpenSearch's weights log(1 + log(1 + relu(logit)))
-SPLADE = Pooler("splade", "every", reduction=f"{_HERE}:MAX")
-SPLADE_SUM = Pooler("splade-sum", "every", reduction=f"{_HERE}:SUM")
-SPLADE_LOG = Pooler("splade-log", "every", reduction=f"{_HERE}:LOG")
+SPLADE = Pooler("splade", "every", representation=f"{_HERE}:MAX")
+SPLADE_SUM = Pooler("splade-sum", "every", representation=f"{_HERE}:SUM")
+SPLADE_LOG = Pooler("splade-log", "every", representation=f"{_HERE}:LOG")

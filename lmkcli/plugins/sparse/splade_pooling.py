@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmkcli.encoding.reduction import PooledPack
+from lmkcli.encoding.representation import PooledPack
 from lmkcli.models.forward import Pooling
 from lmkcli.models.language_head import VocabularyHead
 from lmkcli.plugins.sparse.sparse_vectors import Entries, SparseRows, collected

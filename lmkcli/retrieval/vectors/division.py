@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
-from lmkcli.encoding.reduction import QueryEncoder
+from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.errors import DataError
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import (

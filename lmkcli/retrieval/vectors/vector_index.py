@@ -17,7 +17,7 @@ from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_recorded_queries
-from lmkcli.encoding.reduction import QueryEncoder
+from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.errors import DataError
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk

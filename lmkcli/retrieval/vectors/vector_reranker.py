@@ -11,7 +11,7 @@ from lmkcli.artifact.artifact import Artifact
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Scored
-from lmkcli.encoding.reduction import QueryEncoder
+from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.reranking import Scorer
 from lmkcli.retrieval.settings import OpenSettings

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.encoding.encoder import make_placer
-from lmkcli.encoding.resolution import reduction_of
+from lmkcli.encoding.resolution import representation_of
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Finish
 from lmkcli.models.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ class TrainingSide:
         chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
         variants = (replace(each, pooler=each.pooler.for_training()) for each in placers)
-        windows = reduction_of(side.pool).windows(side)
+        windows = representation_of(side.pool).windows(side)
         finish = Finish(side.unit == "doc", side.dim, side.normalize, windows)
         return cls(tokenizer, tuple(variants), finish)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lmkcli.artifact import manifest
 from lmkcli.artifact.outputs import checkpoints as existing
 from lmkcli.artifact.outputs import files_in
-from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, reduction_of
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, representation_of
 from lmkcli.encoding.sentence_folder import (
     module_folders,
     projection_folders,
@@ -391,7 +391,7 @@ def _card(folder: Path, resolved: ResolvedRecipe, facts: dict[str, Any]) -> str:
         for one in facts["sources"]
     )
     gran = f" --gran {doc.gran}" if doc.gran else ""
-    special = reduction_of(doc.pool).sentence_class
+    special = representation_of(doc.pool).sentence_class
     kind = special.name if special else "SentenceTransformer"
     tags = special.tags if special else "sentence-similarity"
     return f"""---

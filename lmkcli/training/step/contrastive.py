@@ -96,7 +96,7 @@ def _vectors(side: Encoder[Ragged], reading: TeacherTexts) -> torch.Tensor:
 
 
 class Regulariser(Protocol):
-    """A part of the loss that depends on the vectors, and not on their scores (`Reduction.regulariser`)."""
+    """A part of the loss that depends on the vectors, not on their scores (`Representation.regulariser`)."""
 
     def __call__(self, loss: Loss, queries: Embedded, passages: Embedded, step: int) -> Loss:
         """Add the part to a loss."""

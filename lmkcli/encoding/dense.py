@@ -1,8 +1,8 @@
-"""The reduction of the core: the mean of states. `averaging.py` computes it; nothing here imports torch."""
+"""Dense vectors: means of states. `averaging.py` computes them; nothing here imports torch."""
 
 from typing import TYPE_CHECKING
 
-from lmkcli.encoding.reduction import Combination, Reduction
+from lmkcli.encoding.representation import Combination, Representation
 from lmkcli.models.folder import ModelFolder
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.vectors.rows import Ragged
@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # these import torch
     from lmkcli.models.forward import Model, ModelOptions, Pooling
 
 
-class Mean(Reduction[Ragged]):
+class Dense(Representation[Ragged]):
     """The mean of the marked states, and of the windows of a text: dense vectors."""
 
     kind = "dense"
@@ -31,4 +31,4 @@ class Mean(Reduction[Ragged]):
         return Averaging.of(side, width, name)
 
 
-MEAN = Mean()
+DENSE = Dense()

@@ -1,7 +1,7 @@
-"""The interface of reductions: how the states at the marked positions of a text become its vectors.
+"""Representations: how the states at the marked positions of a text become its vectors.
 
-The row of a pooler names its reduction (`Pooler.reduction`). The core has one, the mean (mean.py). Nothing
-here imports torch.
+The row of a pooler names its representation (`Pooler.representation`). The core has one, dense
+vectors (dense.py). Nothing here imports torch.
 """
 
 from abc import ABC, abstractmethod
@@ -69,11 +69,11 @@ class QueryEncoder(Protocol[RowsOut]):
         """Return the ids of the queries that lose tokens, because they are too long for the recipe."""
 
 
-class Reduction(ABC, Generic[AnyRows]):
+class Representation(ABC, Generic[AnyRows]):
     """How marked states become vectors. The defaults are those of dense vectors that are means.
 
     kind: the kind of the vectors (`CodecRow.rows`). codec: the codec of all of them; empty if --store-dtype
-    selects one. keeps_space: whether sentence-transformers has the reduction, so that white space at the ends
+    selects one. keeps_space: whether sentence-transformers has such vectors, so that white space at the ends
     of texts is tokenized. of_terms: whether the dimensions of the vectors are the terms of the vocabulary.
     sentence_class: the class of sentence-transformers of such models; None for SentenceTransformer.
     temperature: the default of --temperature in training; 0 for that of the objective. regulariser:
