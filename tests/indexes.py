@@ -9,7 +9,7 @@ from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.retrieval.index_folder import read_built
+from lmkcli.retrieval.index_folder import IndexRecord, finished_index
 from lmkcli.retrieval.index_input import CollectionInput, VectorsInput
 from lmkcli.retrieval.index_job import IndexJob, IndexUpdate
 from lmkcli.retrieval.lexical.settings import LexicalSettings
@@ -17,9 +17,14 @@ from lmkcli.retrieval.vectors.vector_engine import NearestEngine
 from lmkcli.vectors.stored import Vectors
 
 
+def record_of(index: Path) -> IndexRecord:
+    """What an index records."""
+    return finished_index(index).record
+
+
 def files_of(index: Path) -> Path:
     """The folder with the current files of an index."""
-    return index / str(read_built(index)["at"])
+    return finished_index(index).files
 
 
 def vector_job(
@@ -31,8 +36,8 @@ def vector_job(
 
 def build_faiss(
     vectors: Vectors, folder: Path, settings: FaissSettings, report: Report = Report()
-) -> dict[str, Any]:
-    """Build an index of FAISS, and return its facts."""
+) -> IndexRecord:
+    """Build an index of FAISS, and return its record."""
     return vector_job(vectors, folder, Faiss(settings)).build(report)
 
 
@@ -58,8 +63,8 @@ def join_shards(
     settings: FaissSettings,
     apart: bool = False,
     report: Report = Report(),
-) -> dict[str, Any]:
-    """Join the shards of an index of FAISS, and return its facts."""
+) -> IndexRecord:
+    """Join the shards of an index of FAISS, and return its record."""
     return vector_job(vectors, folder, Faiss(settings), apart=apart).join(report)
 
 
@@ -69,8 +74,8 @@ def build_lexical(
     engine: type[Engine[Any]],
     settings: LexicalSettings,
     report: Report = Report(),
-) -> dict[str, Any]:
-    """Build an index of words, and return its facts."""
+) -> IndexRecord:
+    """Build an index of words, and return its record."""
     return IndexJob(engine(settings), CollectionInput(collection), folder).build(report)
 
 

@@ -427,7 +427,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Recipe):
         return value.identity()
     if isinstance(value, Struct):
-        tag = {"kind": value.kind} if isinstance(value, Manifest) else {}
+        config = value.__struct_config__
+        tag = {config.tag_field: config.tag} if config.tag_field else {}
         written = ((key, getattr(value, name), usual) for name, key, usual in _layout(type(value)))
         return tag | {key: plain(item) for key, item, usual in written if item != usual}
     if is_dataclass(value):

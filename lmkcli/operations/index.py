@@ -32,15 +32,14 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Built(Result):
-    """An index folder and the facts of its engine, such as rows, documents and bytes."""
+    """An index folder, its digest, and the facts of its engine, such as rows, documents and bytes."""
 
     output: Path
     facts: dict[str, Any]
 
     def as_json(self) -> Any:
         """The folder and the facts."""
-        kept = {key: item for key, item in self.facts.items() if key != "of"}
-        return {"output": str(self.output), **kept}
+        return {"output": str(self.output), **self.facts}
 
     def __str__(self) -> str:
         facts = {key: self.facts[key] for key in _SHOWN if key in self.facts}
@@ -139,7 +138,7 @@ class BuildIndex(Operation[Built], OutputOptions, IndexSettings):
                 shards = job.build_shard(self.shard, running)
             if shards is None:
                 report.note(f"{place.path} is already built")
-                return Built(place.path, job.build())
+                return Built(place.path, job.build().shown)
             return BuiltShard(shards.folder, {}, self.shard, shards.unfinished())
         with place.exclusive():
             job = IndexJob.open(source, place.path, settings, overwrite, report)
@@ -147,13 +146,13 @@ class BuildIndex(Operation[Built], OutputOptions, IndexSettings):
             folder = place.prepare(report)
             with report.step("index") as running:
                 updated = job.update(running) if place.updates else None
-                facts = updated.facts if updated else job.build(running)
+                record = updated.record if updated else job.build(running)
         if updated:
             report.note(f"{folder}: {updated.how}")
         if job.collection is not None:
             note_skipped(report, job.collection)
-            note_differences(report, source, docs=facts["documents"])
-        return Built(folder, facts)
+            note_differences(report, source, docs=record.facts["documents"])
+        return Built(folder, record.shown)
 
     def _check_source(self, source: str) -> None:
         """Raise UsageError for a wrong kind of input, before an engine is loaded."""

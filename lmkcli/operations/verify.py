@@ -132,7 +132,7 @@ class Verify(Operation[Verified], ModelSettings):
                 "effect; drop them"
             )
         index = finished_index(Artifact(self.folder, described))
-        if not index.built["at"]:
+        if not index.record.at:
             raise UsageError(
                 f"the vectors of {self.folder} are in a database, so there are no files to verify; each lmk "
                 "search checks the contents of the database"

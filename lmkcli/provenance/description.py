@@ -24,7 +24,7 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError
 from lmkcli.models.lookup import is_model
 from lmkcli.provenance import lineage
-from lmkcli.retrieval.index_folder import BUILT, read_built
+from lmkcli.retrieval.index_folder import BUILT, read_record, state_of_vectors
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.store import parts
@@ -262,15 +262,19 @@ def _side(encoder: EncoderConfig) -> dict[str, Any]:
 
 
 def _index(path: Path, described: IndexManifest) -> dict[str, Any]:
-    built = read_built(path, described)
+    record = read_record(path, described)
+    unfinished = (
+        state_of_vectors(record.of).unfinished_shards if record and described.facts.vectors else ()
+    )
     facts = {
         "kind": described.identity.family,
         "settings": described.identity.settings,
-        "unfinished shards": built.get("of", {}).get("unfinished shards"),
-        "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
+        "unfinished shards": list(unfinished) or None,
+        "built": record.shown if record else f"no: {BUILT} is missing",
     }
     if indexed := described.identity.collection:
-        return facts | {"from": {**plain(indexed), "digest": built.get("collection", "")}}
+        digest = record.facts.get("collection", "") if record else ""
+        return facts | {"from": {**plain(indexed), "digest": digest}}
     vectors = path / described.facts.vectors
     if not (vectors / manifest.NAME).is_file():
         return facts | {"from": f"vectors {vectors}, now missing"}

@@ -18,7 +18,7 @@ from lmkcli.artifact.kinds import (
 )
 from lmkcli.errors import DataError
 from lmkcli.models.folder import TRAINED
-from lmkcli.retrieval.index_folder import read_built
+from lmkcli.retrieval.index_folder import read_record
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec.operation import named
 from lmkcli.store import parts
@@ -130,8 +130,9 @@ def _digests(path: Path, described: Manifest) -> tuple[str, str]:
         digests = [[str(file.relative_to(path)), file_digest(file)] for file in files]
         return manifest.digest(digests), ""
     if isinstance(described, IndexManifest):
-        built = read_built(path, described)
-        return str(built.get("digest", "")), str(built.get("collection", ""))
+        if not (record := read_record(path, described)):
+            return "", ""
+        return record.digest, str(record.facts.get("collection", ""))
     if not isinstance(described, TokensManifest | VectorsManifest):
         raise DataError(
             f"{path} contains {described.kind}, and {described.kind} have nothing to compare"

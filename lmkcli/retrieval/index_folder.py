@@ -5,119 +5,146 @@
 An engine writes into a new, numbered subfolder. Until the engine has finished, the subfolder has a temporary
 name, and everything in it is unfinished work. Its last file is `files.json`: size and sha256 of each other
 file. lmk removes only the files that such a list names. `built.json` is written last, and makes the index
-complete:
-
-digest: identifies the settings and the input of the index.
-of: the input that the index was built from.
-at: the subfolder of the files; '' if the engine keeps its data elsewhere.
-
-The other fields are the facts of the engine.
+complete: (`IndexRecord`).
 """
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.artifact import Artifact, open_artifact
-from lmkcli.artifact.kinds import IndexIdentity, IndexManifest, WrittenFile, plain
+from lmkcli.artifact.kinds import (
+    IndexIdentity,
+    IndexManifest,
+    OpenMapping,
+    Section,
+    WrittenFile,
+    plain,
+)
 from lmkcli.artifact.outputs import FILES
 from lmkcli.errors import DataError
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import LOCK_FILE, atomic_file, sync, sync_tree, temporary_name
-from lmkcli.system.input_files import file_digest, read_json, validate
+from lmkcli.system.input_files import decode, file_digest, read_json
 
 BUILT = "built.json"
 _AGAIN = "build the index again with --if-exists overwrite"
-_OF_VECTORS = {"vectors", "parts", "numbering", "digests"}
+NumberedJson = tuple[
+    str, list[tuple[int, int]], int
+]  # a part, its deleted rows, its number of vectors
 
 
-class _NumberedJson(NamedTuple):
-    """A numbered part: its name, the ranges of its deleted rows, and its number of vectors."""
+class VectorsState(Section, frozen=True, kw_only=True, tag_field="kind", tag="vectors"):
+    """The vectors that an index was built from.
 
-    name: str
-    deleted: list[tuple[int, int]]
-    vectors: int = 0
+    digest: of all of them. parts: the name and the deleted rows of each part, at that time. numbering: the
+    parts that the index numbers, in its order, with the deleted rows when they were numbered. part_digests:
+    of each part. unfinished_shards: the shards that were missing.
+    """
 
-
-class _Of(TypedDict):
-    vectors: NotRequired[str]
-    parts: NotRequired[list[SliceJson]]
-    numbering: NotRequired[list[_NumberedJson]]
-    digests: NotRequired[dict[str, str]]
-    stamp: NotRequired[dict[str, Any] | None]
-
-
-class _Built(TypedDict):
     digest: str
-    of: _Of
-    at: str
+    parts: list[SliceJson]
+    numbering: list[NumberedJson]
+    part_digests: dict[str, str]
+    unfinished_shards: tuple[int, ...] = ()
+
+
+class CollectionState(Section, frozen=True, kw_only=True, tag_field="kind", tag="collection"):
+    """The collection that an index was built from.
+
+    stamp: size and time (ns) of each of its files, before they were read; empty without files.
+    """
+
+    stamp: dict[str, list[int]]
+
+
+InputState = VectorsState | CollectionState
+
+
+class IndexRecord(Section, frozen=True, kw_only=True):
+    """The contents of built.json: what makes an index complete.
+
+    digest: identifies the settings and the input. of: the state of the input. at: the subfolder of the files;
+    empty if the engine keeps its data elsewhere. facts: those of the engine, such as the number of rows.
+    """
+
+    digest: str
+    of: InputState
+    at: Annotated[str, Meta(pattern=r"\A[0-9]{0,9}\Z")]
+    facts: OpenMapping
+
+    @property
+    def shown(self) -> OpenMapping:
+        """The facts and the digest, as results and `lmk show` print them."""
+        return {**self.facts, "digest": self.digest}
 
 
 class BuiltIndex(NamedTuple):
-    """A finished index, as it was recorded: its folder, its manifest, and the contents of its built.json."""
+    """A finished index: its folder, its manifest, and its record."""
 
     folder: Path
     described: IndexManifest
-    built: dict[str, Any]
+    record: IndexRecord
 
     @property
     def files(self) -> Path:
         """The folder with the files of the engine."""
-        return self.folder / str(self.built["at"])
+        return self.folder / self.record.at
 
     @property
-    def of(self) -> dict[str, Any]:
-        """The record of the input that the index was built from."""
-        recorded: dict[str, Any] = self.built["of"]
-        return recorded
+    def vectors(self) -> VectorsState:
+        """The vectors that the index was built from, if it is one of vectors."""
+        return state_of_vectors(self.record.of)
 
 
-def read_built(folder: Path, described: IndexManifest | None = None) -> dict[str, Any]:
-    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged.
+def state_of_vectors(of: InputState) -> VectorsState:
+    """Return the state of an input that is known to be vectors."""
+    assert isinstance(of, VectorsState)  # `read_record` compares it with the manifest
+    return of
+
+
+def read_record(folder: Path, described: IndexManifest | None = None) -> IndexRecord | None:
+    """Read built.json; None if the index is not finished. Raises DataError if the file is damaged.
 
     `described` is the manifest of the index, if it was read already.
     """
     path = folder / BUILT
     try:
-        built = read_json(path, _Built, _AGAIN)
+        value = read_json(path, dict[str, Any], _AGAIN)
     except FileNotFoundError:
-        return {}
-    if not re.fullmatch(r"\d{0,9}", built["at"], re.ASCII):
-        raise DataError(
-            f"{path}: at is {built['at']!r}, which is not a subfolder of an index; {_AGAIN}"
-        )
-    of = built["of"]
-    validate(of.get("unfinished shards", []), list[int], path, _AGAIN)
+        return None
+    record = decode(value, IndexRecord, path, _AGAIN)
     described = described or manifest.read(folder, IndexManifest)
-    of_vectors = bool(described.facts.vectors)
-    if not (_OF_VECTORS if of_vectors else {"stamp"}) <= of.keys():
+    if isinstance(record.of, VectorsState) != bool(described.facts.vectors):
         raise DataError(f"{path} does not record the input of the index; {_AGAIN}")
-    return dict(built)
+    return record
 
 
-def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
+def write_record(folder: Path, facts: OpenMapping, of: InputState, at: str) -> IndexRecord:
     """Write built.json: the index, with its files in subfolder `at`, is complete. Returns its contents."""
     digest = _digest(manifest.read(folder, IndexManifest).identity, facts, of)
-    built = {**facts, "digest": digest, "of": of, "at": at}
+    record = IndexRecord(digest=digest, of=of, at=at, facts=facts)
     with atomic_file(folder / BUILT) as temporary:
-        temporary.write_text(json.dumps(built, indent=1))
-    return built
+        temporary.write_text(json.dumps(plain(record), indent=1))
+    return record
 
 
-def _digest(identity: IndexIdentity, facts: dict[str, Any], of: dict[str, Any]) -> str:
+def _digest(identity: IndexIdentity, facts: OpenMapping, of: InputState) -> str:
     """The digest of an index: of its settings and its input."""
-    inputs = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
+    of_vectors = [of.digest, of.numbering] if isinstance(of, VectorsState) else ["", []]
+    inputs = [facts.get("collection", ""), *of_vectors]
     return manifest.digest({"identity": plain(identity), "of": inputs})
 
 
 def write_files(
-    folder: Path, at: str, write: Callable[[Path], dict[str, Any]]
-) -> tuple[dict[str, Any], str]:
+    folder: Path, at: str, write: Callable[[Path], OpenMapping]
+) -> tuple[OpenMapping, str]:
     """Let an engine write its files into a new subfolder. Returns its facts and the name of the subfolder.
 
     `at` is the current subfolder. Its name is returned if the engine wrote nothing. The new subfolder gets
@@ -165,13 +192,13 @@ def check_built(index: BuiltIndex) -> dict[Path, WrittenFile]:
     Raises DataError if a file is missing or has another size than when it was written, or if built.json or
     the manifest was changed.
     """
-    folder, built = index.folder, index.built
-    if built["digest"] != _digest(index.described.identity, built, built["of"]):
+    folder, record = index.folder, index.record
+    if record.digest != _digest(index.described.identity, record.facts, record.of):
         raise DataError(
             f"{folder / BUILT} or {manifest.NAME} next to it was changed after it was written; {_AGAIN}"
         )
     files = {}
-    for name, written in _listed(index.files).items() if built["at"] else ():
+    for name, written in _listed(index.files).items() if record.at else ():
         path = index.files / name
         if not path.is_file():
             raise DataError(f"{path} is missing; {_AGAIN}")
@@ -211,6 +238,6 @@ def check_files(index: BuiltIndex) -> list[WrittenFile]:
 def finished_index(opened: Path | Artifact[IndexManifest]) -> BuiltIndex:
     """Read the record of an index. Raises DataError if it is not finished, or if its record is damaged."""
     index = open_artifact(opened, IndexManifest)
-    if not (built := read_built(index.folder, index.manifest)):
+    if not (record := read_record(index.folder, index.manifest)):
         raise DataError(f"{index.folder} is not complete; run its index command again")
-    return BuiltIndex(index.folder, index.manifest, built)
+    return BuiltIndex(index.folder, index.manifest, record)

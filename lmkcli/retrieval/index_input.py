@@ -14,7 +14,13 @@ from lmkcli.artifact.kinds import IndexedCollection
 from lmkcli.data.collection import Collection, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Report
-from lmkcli.retrieval.index_folder import BuiltIndex
+from lmkcli.retrieval.index_folder import (
+    BuiltIndex,
+    CollectionState,
+    InputState,
+    VectorsState,
+    state_of_vectors,
+)
 from lmkcli.retrieval.vectors.ranked_units import (
     NumberedPart,
     number,
@@ -44,16 +50,16 @@ class IndexInput(Protocol):
     def facts(self, folder: Path) -> dict[str, Any]:
         """Return the fields of IndexFacts about the location of the input of the index in `folder`."""
 
-    def record(self, numbering: list[NumberedPart] | None = None) -> dict[str, Any]:
-        """Return the state of the input, for the field `of` of built.json.
+    def state(self, numbering: list[NumberedPart] | None = None) -> InputState:
+        """Return the state of the input, which an index records.
 
         `numbering` are the parts that the index numbers; by default, those of all vectors.
         """
 
-    def check_same(self, of: dict[str, Any], folder: Path) -> None:
+    def check_same(self, of: InputState, folder: Path) -> None:
         """Raise Mismatch if the index in `folder` was built from another state of the input."""
 
-    def is_unchanged(self, of: dict[str, Any]) -> bool:
+    def is_unchanged(self, of: InputState) -> bool:
         """Return whether the input certainly has the recorded state."""
 
 
@@ -77,23 +83,28 @@ class CollectionInput:
         """Return nothing: the identity contains the name."""
         return {}
 
-    def record(self, numbering: list[NumberedPart] | None = None) -> dict[str, Any]:
+    def state(self, numbering: list[NumberedPart] | None = None) -> CollectionState:
         """Return the stamp of the files."""
-        return {"stamp": self.collection.file_stats()}
+        return CollectionState(stamp=self.collection.file_stats())
 
-    def check_same(self, of: dict[str, Any], folder: Path) -> None:
+    def check_same(self, of: InputState, folder: Path) -> None:
         """Raise Mismatch if the files have changed."""
-        if lines := manifest.json_differences(of["stamp"], self.record()["stamp"]):
+        if lines := manifest.json_differences(_stamp(of), self.state().stamp):
             raise Mismatch(
                 f"{self.collection.name} has changed since {folder} was built (then | now):\n  "
                 + "\n  ".join(lines)
                 + "\nupdate the index with --if-exists update"
             )
 
-    def is_unchanged(self, of: dict[str, Any]) -> bool:
+    def is_unchanged(self, of: InputState) -> bool:
         """Return whether the files are the same. A collection without files may always have changed."""
-        stamp = self.record()["stamp"]
-        return bool(stamp) and stamp == of["stamp"]
+        stamp = self.state().stamp
+        return bool(stamp) and stamp == _stamp(of)
+
+
+def _stamp(of: InputState) -> dict[str, list[int]]:
+    assert isinstance(of, CollectionState)  # `read_record` compares it with the manifest
+    return of.stamp
 
 
 class Changes(NamedTuple, Generic[AnyRows]):
@@ -152,23 +163,23 @@ class VectorsInput(Generic[AnyRows]):
         """Return the location of the vectors, relative to the index."""
         return {"vectors": os.path.relpath(self.vectors.folder, folder)}
 
-    def record(self, numbering: list[NumberedPart] | None = None) -> dict[str, Any]:
+    def state(self, numbering: list[NumberedPart] | None = None) -> VectorsState:
         """Return the live rows of each part, and the parts that the index numbers; all by default."""
         vectors, numbering = self.vectors, numbering or self._numbered(self.vectors)
         order = {part.piece.name: place for place, part in enumerate(numbering)}
         now = sorted(vectors.slices, key=lambda piece: order[piece.name])
-        return {
-            "vectors": vectors.digest(),
-            "parts": [piece.as_json() for piece in now],
-            "numbering": [part.as_json() for part in numbering],
-            "digests": {str(piece.name): vectors.part_digest(piece.name) for piece in now},
-            **({"unfinished shards": vectors.unfinished} if vectors.unfinished else {}),
-        }
+        return VectorsState(
+            digest=vectors.digest(),
+            parts=[piece.as_json() for piece in now],
+            numbering=[part.as_json() for part in numbering],
+            part_digests={str(piece.name): vectors.part_digest(piece.name) for piece in now},
+            unfinished_shards=tuple(vectors.unfinished),
+        )
 
     def _numbered(self, vectors: Vectors[AnyRows]) -> list[NumberedPart]:
         return number_docs(vectors) if self.by_document else number(vectors)
 
-    def check_same(self, of: dict[str, Any], folder: Path) -> None:
+    def check_same(self, of: InputState, folder: Path) -> None:
         """Raise Mismatch if the vectors have another digest."""
         if not self.is_unchanged(of):
             raise Mismatch(
@@ -176,23 +187,24 @@ class VectorsInput(Generic[AnyRows]):
                 "with --if-exists update, or replace it with --if-exists overwrite"
             )
 
-    def is_unchanged(self, of: dict[str, Any]) -> bool:
+    def is_unchanged(self, of: InputState) -> bool:
         """Return whether the vectors have the same digest."""
-        return bool(of["vectors"] == self.vectors.digest())
+        return state_of_vectors(of).digest == self.vectors.digest()
 
-    def changes(self, of: dict[str, Any]) -> Changes[AnyRows]:
+    def changes(self, of: InputState) -> Changes[AnyRows]:
         """Return what has changed since the state `of`. Raises CannotAppend if these are other vectors.
 
         A part of other vectors has another digest, or contains a document again that was deleted.
         """
-        numbering = read_numbering(of)
+        then = state_of_vectors(of)
+        numbering = read_numbering(then)
         numbered = {part.piece.name: part.piece for part in numbering}
         added = []
         for piece in self.vectors.slices:
             if piece.name not in numbered:
                 added.append(piece)
                 continue
-            same = of["digests"].get(str(piece.name)) == self.vectors.part_digest(piece.name)
+            same = then.part_digests.get(str(piece.name)) == self.vectors.part_digest(piece.name)
             if not same or (piece.live & ~numbered[piece.name].live).any():
                 raise CannotAppend("these are other vectors")
         fresh: Vectors[AnyRows] = Vectors(self.vectors.folder, added)
@@ -212,17 +224,17 @@ def indexed_vectors(index: BuiltIndex, moved: str, kind: str) -> Vectors[Any]:
     Raises DataError if they are missing, Mismatch if they are other vectors, and UsageError if they are of
     another kind than `kind`.
     """
-    folder, of = index.folder, index.of
+    folder, of = index.folder, index.vectors
     path = Path(moved) if moved else folder / index.described.facts.vectors
     if not (path / manifest.NAME).exists():
         raise DataError(
             f"the vectors of {folder} are not at {path}; give their location with --vectors"
         )
-    slices = [PartSlice.from_json(item) for item in of["parts"]]
+    slices = [PartSlice.from_json(item) for item in of.parts]
     vectors: Vectors[Any] = Vectors(path, slices)
     vectors.require(kind)
     missing = {piece.name for piece in slices} - set(parts.list_parts(path))
-    if missing or vectors.digest() != of["vectors"]:
+    if missing or vectors.digest() != of.digest:
         raise Mismatch(
             f"{path} are not the vectors that {folder} was built from; build the index again"
         )
@@ -232,7 +244,7 @@ def indexed_vectors(index: BuiltIndex, moved: str, kind: str) -> Vectors[Any]:
 def notes_of(index: BuiltIndex, vectors: Vectors[Any]) -> tuple[str, ...]:
     """Return notes for the user: if the vectors were incomplete, or were updated after the index."""
     notes = []
-    if shards := index.of.get("unfinished shards"):
+    if shards := index.vectors.unfinished_shards:
         notes.append(
             f"{index.folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not "
             "finished."

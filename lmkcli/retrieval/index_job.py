@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 from lmkcli.artifact import manifest
-from lmkcli.artifact.kinds import IndexFacts, IndexIdentity, IndexManifest
+from lmkcli.artifact.kinds import IndexFacts, IndexIdentity, IndexManifest, OpenMapping
 from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.catalog import engine_row
@@ -32,11 +32,14 @@ from lmkcli.retrieval.engine import AnyInput, Engine, engine_of
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import (
     BuiltIndex,
+    IndexRecord,
+    InputState,
     finished_index,
-    read_built,
+    read_record,
     remove_leftovers,
-    write_built,
+    state_of_vectors,
     write_files,
+    write_record,
 )
 from lmkcli.retrieval.index_input import CannotAppend
 from lmkcli.retrieval.vectors.ranked_units import NumberedPart
@@ -46,9 +49,9 @@ COMMON, SHARD = "common.index", "shard.index"  # what all shards share, and the 
 
 
 class IndexUpdate(NamedTuple):
-    """The facts of an index that was updated, and a description of the changes."""
+    """The record of an index that was updated, and a description of the changes."""
 
-    facts: dict[str, Any]
+    record: IndexRecord
     how: str
 
 
@@ -85,12 +88,12 @@ class IndexJob(Generic[AnyInput]):
         """Raise errors that are known before anything is written; notes go to the report."""
         _ = self.identity
         if shards := self._shards():
-            if self.overwrite or not read_built(
+            if self.overwrite or not read_record(
                 self.folder
             ):  # else only their removal is unfinished
                 shards.check_whole()
             return
-        if self.apart and not read_built(self.folder):
+        if self.apart and not read_record(self.folder):
             raise UsageError(
                 f"--apart joins shards, and {self.folder} has none: build each with --shard i/n"
             )
@@ -108,8 +111,8 @@ class IndexJob(Generic[AnyInput]):
         settings = self.engine.identity(self.folder)
         return IndexIdentity(family=family, **settings, **self.given.identity())
 
-    def build(self, report: Report = Report()) -> dict[str, Any]:
-        """Build the index, or join its shards, and return its facts. A finished index is kept.
+    def build(self, report: Report = Report()) -> IndexRecord:
+        """Build the index, or join its shards, and return its record. A finished index is kept.
 
         Raises Mismatch if the folder contains an index with other settings, or of other input.
         """
@@ -121,7 +124,7 @@ class IndexJob(Generic[AnyInput]):
                 # a process that was killed after its last step leaves its lock, and perhaps replaced files
                 if (self.folder / LOCK_FILE).exists():
                     with suppress(Stopped), self._lock():
-                        remove_leftovers(self.folder, finished["at"])
+                        remove_leftovers(self.folder, finished.at)
                 return finished
             with self._lock():
                 return self._finished() or self._build(report)
@@ -136,18 +139,20 @@ class IndexJob(Generic[AnyInput]):
         with rollback_on_error(self.folder):
             self._claim(report)
             with self._lock():
-                if not (built := read_built(self.folder)):
+                if not read_record(self.folder):
                     return IndexUpdate(self._build(report), "built")
                 index = finished_index(self.folder)
-                remove_leftovers(self.folder, built["at"])
+                remove_leftovers(self.folder, index.record.at)
                 complete = self.engine.is_complete(self.given, index)
-                if complete and self.given.is_unchanged(index.of):
-                    return IndexUpdate(built, "already up to date")
+                if complete and self.given.is_unchanged(index.record.of):
+                    return IndexUpdate(index.record, "already up to date")
                 try:
                     return self._append(index, report)
                 except CannotAppend as reason:
                     self.engine.discard(self.given)
-                    return IndexUpdate(self._build(report, built["at"]), f"built again: {reason}")
+                    return IndexUpdate(
+                        self._build(report, index.record.at), f"built again: {reason}"
+                    )
 
     def _claim(self, report: Report) -> None:
         """Make the folder an index with this identity, or raise Mismatch if it is another index."""
@@ -162,19 +167,19 @@ class IndexJob(Generic[AnyInput]):
             finally:
                 (self.folder / LOCK_FILE).unlink(missing_ok=True)
 
-    def _finished(self) -> dict[str, Any]:
-        """The facts of the finished index; empty without one. Raises Mismatch if its input has changed."""
-        if built := read_built(self.folder):
-            self.given.check_same(built["of"], self.folder)
+    def _finished(self) -> IndexRecord | None:
+        """The record of the finished index, if it exists. Raises Mismatch if its input has changed."""
+        if record := read_record(self.folder):
+            self.given.check_same(record.of, self.folder)
             self.engine.check_contents(self.given, self.folder)
-        return built
+        return record
 
-    def _build(self, report: Report, at: str = "") -> dict[str, Any]:
+    def _build(self, report: Report, at: str = "") -> IndexRecord:
         """Write the whole index, and replace the one in subfolder `at`."""
         remove_leftovers(self.folder, at)
         if self.overwrite:
             self.engine.discard(self.given)
-        of = self.given.record()  # before the input is read: later changes of it are found
+        of = self.given.state()  # before the input is read: later changes of it are found
         facts, at = write_files(
             self.folder, at, lambda where: self.engine.build(self.given, where, report)
         )
@@ -184,31 +189,30 @@ class IndexJob(Generic[AnyInput]):
         """Write the changes of the input. Raises CannotAppend if that is impossible."""
         appended = None
 
-        def append(where: Path) -> dict[str, Any]:
+        def append(where: Path) -> OpenMapping:
             nonlocal appended
             appended = self.engine.append(self.given, index, where, report)
             return appended.facts
 
-        facts, at = write_files(self.folder, index.built["at"], append)
+        facts, at = write_files(self.folder, index.record.at, append)
         assert appended is not None
-        kept = {k: v for k, v in index.built.items() if k not in ("digest", "of", "at")}
-        of = self.given.record(appended.numbering)
-        built = self._record({**kept, **facts}, of, at, appended.numbering)
-        return IndexUpdate(built, appended.how)
+        of = self.given.state(appended.numbering)
+        record = self._record({**index.record.facts, **facts}, of, at, appended.numbering)
+        return IndexUpdate(record, appended.how)
 
     def _record(
         self,
-        facts: dict[str, Any],
-        of: dict[str, Any],
+        facts: OpenMapping,
+        of: InputState,
         at: str,
         numbering: list[NumberedPart] | None = None,
-    ) -> dict[str, Any]:
+    ) -> IndexRecord:
         """Publish the index, and remove what it replaces."""
-        built = write_built(self.folder, facts, of, at)
+        record = write_record(self.folder, facts, of, at)
         if numbering is not None:
             self.engine.settle(self.given, numbering)
         remove_leftovers(self.folder, at)
-        return built
+        return record
 
     # Shards: each task builds one in a folder next to the index, and one process joins them.
 
@@ -218,7 +222,7 @@ class IndexJob(Generic[AnyInput]):
         A finished shard is kept. The first task writes what all shards share, and the others wait for it.
         Raises UsageError for an engine that builds whole indexes, and Mismatch for shards of another index.
         """
-        if read_built(self.folder):
+        if read_record(self.folder):
             self._claim(report)
             self._finished()
             return None
@@ -233,8 +237,8 @@ class IndexJob(Generic[AnyInput]):
                 self.engine.write_shard(self.given, shard, common, temporary, report)
         return shards
 
-    def join(self, report: Report = Report()) -> dict[str, Any]:
-        """Join the shards to the whole index, and return its facts.
+    def join(self, report: Report = Report()) -> IndexRecord:
+        """Join the shards to the whole index, and return its record.
 
         Raises DataError for missing shards, and Mismatch for the shards of another index.
         """
@@ -242,26 +246,26 @@ class IndexJob(Generic[AnyInput]):
             raise DataError(f"{shards_folder(self.folder)} does not exist: build the shards first")
         return self._join(shards, report)
 
-    def _join(self, shards: Shards, report: Report) -> dict[str, Any]:
+    def _join(self, shards: Shards, report: Report) -> IndexRecord:
         with rollback_on_error(self.folder):
-            if not read_built(self.folder):
+            if not read_record(self.folder):
                 shards.check_whole()
             self._claim(report)
             with self._lock():
                 # A process that was killed before it removed the shards has joined them.
-                built = self._finished() or self._write_joined(shards)
+                record = self._finished() or self._write_joined(shards)
         shards.remove()
-        return built
+        return record
 
-    def _write_joined(self, shards: Shards) -> dict[str, Any]:
+    def _write_joined(self, shards: Shards) -> IndexRecord:
         remove_leftovers(self.folder, "")
         paths = [shards.path(each, SHARD) for each in range(shards.count)]
 
-        def join(where: Path) -> dict[str, Any]:
+        def join(where: Path) -> OpenMapping:
             return self.engine.join(self.given, shards.shared(COMMON), paths, where, self.apart)
 
         facts, at = write_files(self.folder, "", join)
-        return self._record(facts, self.given.record(), at)
+        return self._record(facts, self.given.state(), at)
 
     def _shards(self) -> Shards | None:
         """The shards of this index, if any exist. Raises Mismatch for the shards of another index."""
@@ -270,6 +274,6 @@ class IndexJob(Generic[AnyInput]):
         return Shards.find(self.folder, self._shards_identity)
 
     @property
-    def _shards_identity(self) -> dict[str, Any]:
-        state = self.given.record()
-        return {"settings": self.identity.settings, "vectors": state["vectors"]}
+    def _shards_identity(self) -> OpenMapping:
+        vectors = state_of_vectors(self.given.state())
+        return {"settings": self.identity.settings, "vectors": vectors.digest}

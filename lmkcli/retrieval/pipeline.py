@@ -34,7 +34,7 @@ from lmkcli.retrieval.index_folder import (
     check_built,
     check_files,
     finished_index,
-    read_built,
+    read_record,
 )
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings
@@ -157,7 +157,7 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
     try:
         return _open_built(index, settings)
     except DataError:
-        if read_built(index.folder, index.described) == index.built:
+        if read_record(index.folder, index.described) == index.record:
             raise
         return open_index(index.folder, settings)  # an update replaced the files just now
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -122,9 +122,9 @@ class PartSlice:
         mask[np.flatnonzero(self.live)[max(0, first) : max(0, stop)]] = True
         return PartSlice.of(self.name, mask)
 
-    def as_json(self) -> list[Any]:
+    def as_json(self) -> SliceJson:
         """Return [name, deleted ranges], as generations and indexes record it."""
-        return [str(self.name), [list(ends) for ends in self.deleted]]
+        return str(self.name), list(self.deleted)
 
     @classmethod
     def from_json(cls, item: SliceJson) -> "PartSlice":

@@ -474,7 +474,7 @@ NULL = "bm25\0"
         ("hnsw/manifest.json", "identity/family", [], "verify hnsw", "family"),
         ("hnsw/manifest.json", "identity/family", ..., "verify hnsw", "family"),
         ("hnsw/manifest.json", "facts/vectors", ..., "show hnsw", "vectors"),
-        ("hnsw/built.json", "of/unfinished shards", 5, "search hnsw -q x", "built.json"),
+        ("hnsw/built.json", "of/unfinished_shards", 5, "search hnsw -q x", "built.json"),
         ("hnsw/built.json", "of", {"stamp": None}, f"{HNSW} {UPDATE}", "built.json"),
         ("bm25/built.json", "at", "9" * 5000, f"{BM25} {UPDATE}", "built.json"),
         ("bm25/built.json", "of/stamp", ..., BM25, "built.json"),

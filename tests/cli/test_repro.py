@@ -11,7 +11,7 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.provenance import lineage
-from lmkcli.retrieval.index_folder import write_built
+from lmkcli.retrieval.index_folder import read_record, write_record
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -58,8 +58,9 @@ def own(house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(house, tmp_path / "own")
     for path in (tmp_path / "own").rglob("*.json*"):
         path.write_text(path.read_text().replace(str(house), str(tmp_path / "own")))
-    built = json.loads((tmp_path / "own/bm25/built.json").read_text())  # of another folder
-    write_built(tmp_path / "own/bm25", built, built["of"], built["at"])
+    record = read_record(tmp_path / "own/bm25")  # of another folder
+    assert record
+    write_record(tmp_path / "own/bm25", record.facts, record.of, record.at)
     monkeypatch.chdir(tmp_path / "own")
     return tmp_path / "own"
 

@@ -13,8 +13,7 @@ import pytest
 import Stemmer
 
 from lmkcli.artifact import manifest
-from lmkcli.artifact.kinds import IndexManifest
-from lmkcli.retrieval import index_folder
+from lmkcli.retrieval.index_folder import read_record, write_record
 from lmkcli.store import parts
 from lmkcli.store.tokens import Tokens
 from lmkcli.vectors.stored import Vectors
@@ -48,11 +47,11 @@ def _sign(root: Path) -> None:
     values = json.loads(path.read_text())
     del values["digest"]
     path.write_text(json.dumps({**values, "digest": manifest.digest(values)}))
-    built = json.loads((root / "bm25" / "built.json").read_text())
-    described = manifest.read(root / "bm25", IndexManifest)
-    digest = index_folder._digest(described.identity, built, built["of"])
+    record = read_record(root / "bm25")
+    assert record
+    digest = write_record(root / "bm25", record.facts, record.of, record.at).digest
     for path in [*root.rglob("*.json"), *root.rglob("*.jsonl")]:
-        path.write_text(path.read_text().replace(built["digest"], digest))
+        path.write_text(path.read_text().replace(record.digest, digest))
 
 
 def _set_time(source: dict[str, Any]) -> None:

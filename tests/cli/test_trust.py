@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import transformers
+from msgspec.structs import replace
 
 from lmkcli.artifact import manifest
 from lmkcli.models.lookup import read_model
-from lmkcli.retrieval.index_folder import write_built
+from lmkcli.retrieval.index_folder import read_record, state_of_vectors, write_record
 from lmkcli.vectors.stored import Vectors
 from tests import tiny
 
@@ -104,9 +105,10 @@ def test_code_of_a_model_runs_only_with_consent_on_the_command_line(
 def test_an_index_and_a_reranking_ask_too(
     lmk: Lmk, stranger: Stranger, beir: Path, tmp_path: Path
 ) -> None:
-    built = json.loads((stranger.index / "built.json").read_text())
-    of = built["of"] | {"vectors": Vectors(stranger.vectors).digest()}
-    write_built(stranger.index, built, of, built["at"])
+    record = read_record(stranger.index)
+    assert record
+    of = replace(state_of_vectors(record.of), digest=Vectors(stranger.vectors).digest())
+    write_record(stranger.index, record.facts, of, record.at)
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
     for line in (
         ["search", stranger.index, "-q", "rivers"],

@@ -233,7 +233,7 @@ def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path, lmk_program
         found = Vectors(tmp_path / "vectors")
         assert sorted(found.numbers()) == sorted(docs)
         of = json.loads((tmp_path / "index" / "built.json").read_text())["of"]
-        assert (of["vectors"] == found.digest()) == (number == 0)  # before the compaction
+        assert (of["digest"] == found.digest()) == (number == 0)  # before the compaction
 
 
 def test_the_lock_of_a_killed_process_is_removed_from_a_finished_index(

@@ -50,7 +50,7 @@ from tests import tiny
 from tests.cluster import waited
 from tests.forkserver import ForkServer
 from tests.immediate import Immediate
-from tests.indexes import build_faiss, update_faiss
+from tests.indexes import build_faiss, record_of, update_faiss
 
 Models = Callable[[str], Path]
 Floats = NDArray[np.float32]
@@ -414,7 +414,7 @@ def test_a_refreshed_index_ranks_like_exact_search(
         folder.update(docs(first, 200 + 2 * first))
         how = refresh(folder, tmp_path / "i", kind)
         assert f"{first} deleted rows skipped" in how
-        files.add(index_folder.read_built(tmp_path / "i")["at"])
+        files.add(record_of(tmp_path / "i").at)
         for number in (0, first, 150, 200 + first):
             for k in (5, 400):
                 assert ranking(tmp_path / "i", number, k) == ranking(folder.path, number, k)
@@ -432,7 +432,7 @@ def test_deleted_rows_near_a_query_are_skipped(folder: Folder, tmp_path: Path) -
     order = ranking(folder.path, 2000, 1000)
     folder.update({name: n for name, n in docs(0, 1000).items() if name not in order[:200]})
     assert refresh(folder, tmp_path / "i") == "0 rows appended, 200 deleted rows skipped"
-    assert index_folder.read_built(tmp_path / "i")["at"] == "1"  # the file is unchanged
+    assert record_of(tmp_path / "i").at == "1"  # the file is unchanged
     assert ranking(tmp_path / "i", 2000, 10) == order[200:210]
 
 
@@ -453,7 +453,7 @@ def test_an_index_with_a_quarter_of_deleted_rows_is_built_again(
     assert (
         refresh(folder, tmp_path / "i") == "built again: 33 of its 100 rows would be deleted rows"
     )
-    assert index_folder.read_built(tmp_path / "i")["rows"] == 67
+    assert record_of(tmp_path / "i").facts["rows"] == 67
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
     part_bytes(1 << 20)
     compact(folder.path, 0)

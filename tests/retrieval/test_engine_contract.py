@@ -23,12 +23,12 @@ from lmkcli.progress import Report
 from lmkcli.retrieval import index_job
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import Divisible
-from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
 from lmkcli.system.atomic import LOCK_FILE, locked
+from tests.indexes import record_of
 from tests.tiny import write_jsonl
 
 Models = Callable[[str], Path]
@@ -64,7 +64,7 @@ class Brute(NearestEngine):
         return {"rows": given.vectors.total}
 
     def append(self, given, index, folder, report):
-        changes = given.changes(index.of)
+        changes = given.changes(index.vectors)
         facts = {}
         if changes.fresh.slices:
             old = np.load(index.files / "any" / "matrix.npy")
@@ -211,13 +211,13 @@ class Life:
 
     def files(self) -> list[Path]:
         """The files of the engine."""
-        at = read_built(self.index)["at"]
+        at = record_of(self.index).at
         paths = sorted((self.index / at).rglob("*")) if at else []
         return [path for path in paths if path.is_file() and path.name != "files.json"]
 
     def check(self, foreign: tuple[str, ...] = ()) -> None:
         """Check that the index finds what it must find, and that no other files are in its folder."""
-        at = read_built(self.index)["at"]
+        at = record_of(self.index).at
         names = {"manifest.json", "built.json", *([at] if at else []), *foreign}
         assert {*os.listdir(self.index)} == names
         found = search(self.index, 2 * DOCS)
@@ -307,8 +307,8 @@ def test_an_index_is_found_kept_described_and_protected(life: Life) -> None:
     life.check()
     before = snapshot(life.index)
     facts = life.run()
-    recorded = {key: value for key, value in read_built(life.index).items() if key != "of"}
-    assert facts == {"output": str(life.index), **recorded}
+    record = record_of(life.index)
+    assert facts == {"output": str(life.index), "digest": record.digest, **record.facts}
     life.run("update")
     assert "already up to date" in life.notes[-1]
     assert snapshot(life.index) == before
@@ -366,7 +366,7 @@ def test_an_overwritten_index_keeps_the_files_of_others(life: Life, tmp_path: Pa
     for times in range(2):
         life.run("overwrite")
         life.check(foreign=kept)
-        assert read_built(life.index)["at"] in ("3", "") or times
+        assert record_of(life.index).at in ("3", "") or times
     assert sorted(os.listdir(life.index / "1")) == ["link", "mine.txt"]
     life.write({**docs(range(DOCS)), "new": "tea"})
     life.run("update")
@@ -381,7 +381,7 @@ def test_the_same_command_continues_after_a_kill(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The states that a kill leaves; test_sweeps.py kills real processes."""
-    at = read_built(life.index)["at"]
+    at = record_of(life.index).at
     dead = ".5.1.2.3"
     if at:
         shutil.copytree(life.index / at, life.index / dead)  # unfinished work of another process
@@ -394,15 +394,15 @@ def test_the_same_command_continues_after_a_kill(
     before = search(life.index, 9)
     life.write({**docs(range(1, DOCS)), "new": "tea heron"})
     with monkeypatch.context() as patch:
-        patch.setattr(index_job, "write_built", mock.Mock(side_effect=Stopped("killed")))
+        patch.setattr(index_job, "write_record", mock.Mock(side_effect=Stopped("killed")))
         with pytest.raises(Stopped):
             life.run("update")
     if life.case.kind != "milvus" and life.variant != "lexical":
         assert search(life.index, 9) == before  # the old index is complete until the record changes
-    built = read_built(life.index)
+    record = record_of(life.index)
 
     def killed_after_the_record(folder: Path, at: str) -> None:
-        if read_built(folder) != built:
+        if record_of(folder) != record:
             raise Stopped("killed")
 
     with monkeypatch.context() as patch:
@@ -445,7 +445,7 @@ def test_damage_is_noticed(life: Life) -> None:
     (life.root / "list").rename(listed_at)
     record = life.index / "built.json"
     text = record.read_text()
-    for damaged in (text[: len(text) // 2], text.replace('"of"', '"off"'), "[]"):
+    for damaged in (text[: len(text) // 2], text.replace('"of"', '"off"'), "[]", "{}"):
         record.write_text(damaged)
         with pytest.raises(DataError):
             search(life.index, 3)
@@ -470,7 +470,7 @@ def test_vectors_that_moved_are_found_again(life: Life) -> None:
 
 @EACH
 def test_shards_are_refused_or_join_to_the_whole(life: Life, tmp_path: Path) -> None:
-    whole, found = read_built(life.index), search(life.index, 20)
+    whole, found = record_of(life.index), search(life.index, 20)
     shutil.rmtree(life.index)
     if life.case.kind not in ("ivf", "IVF4,SQ8", "brute"):
         with pytest.raises(UsageError, match="--shard"):
@@ -480,9 +480,9 @@ def test_shards_are_refused_or_join_to_the_whole(life: Life, tmp_path: Path) -> 
     for number in (1, 0):
         life.job(shard=Shard(number, 2)).build_shard(Shard(number, 2))
     life.run()
-    joined = read_built(life.index)
-    same = ("digest", "of", "rows", "at")
-    assert {key: joined[key] for key in same} == {key: whole[key] for key in same}
+    joined = record_of(life.index)
+    assert (joined.digest, joined.of, joined.at) == (whole.digest, whole.of, whole.at)
+    assert joined.facts["rows"] == whole.facts["rows"]
     assert search(life.index, 20) == found
     assert not shards_folder(life.index).exists()
     life.check()

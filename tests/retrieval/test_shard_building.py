@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import faiss
@@ -18,9 +17,9 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.retrieval import index_job
 from lmkcli.retrieval.engines.faiss import engine
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.retrieval.index_folder import check_files, finished_index, read_built
+from lmkcli.retrieval.index_folder import IndexRecord, check_files, finished_index
 from lmkcli.vectors.stored import Vectors
-from tests.indexes import build_shard, files_of, join_shards
+from tests.indexes import build_shard, files_of, join_shards, record_of
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 
 Models = Callable[[str], Path]
@@ -39,12 +38,18 @@ def folder(
 
 def joined(
     vectors: Vectors, path: Path, kind: str, order: list[int], apart: bool = False
-) -> dict[str, Any]:
+) -> IndexRecord:
     """Build shards in this order, in which a number may occur twice, and join them."""
     settings, count = FaissSettings(kind=kind), max(order) + 1
     for each in order:
         build_shard(vectors, path, settings, Shard(each, count))
     return join_shards(vectors, path, settings, apart)
+
+
+def same_record(one: IndexRecord, other: IndexRecord) -> None:
+    assert (one.digest, one.of) == (other.digest, other.of)
+    for key in ("rows", "dim", "factory", "training_rows"):
+        assert one.facts[key] == other.facts[key]
 
 
 def lists(path: Path) -> list[tuple[list[int], bytes]]:
@@ -77,10 +82,9 @@ def test_joined_shards_are_the_index_of_one_process(
 ) -> None:
     folder.fill(unit)
     whole, joined_path = folder.index(kind), tmp_path / "joined"
-    facts = joined(Vectors(folder.path), joined_path, kind, order)
+    record = joined(Vectors(folder.path), joined_path, kind, order)
     assert lists(joined_path) == lists(whole)
-    for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
-        assert facts[key] == read_built(whole)[key]
+    same_record(record, record_of(whole))
     assert len(check_files(finished_index(joined_path))) == 2
     assert not shards_folder(joined_path).exists()
     joined_path = joined_path.rename(
@@ -109,12 +113,11 @@ def test_shards_that_stay_apart_are_searched_as_one_index(
         monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "not here")))
     folder.fill(unit)
     whole, joined_path = folder.index(kind), tmp_path / "joined"
-    facts = joined(Vectors(folder.path), joined_path, kind, order, apart=True)
-    for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
-        assert facts[key] == read_built(whole)[key]
+    record = joined(Vectors(folder.path), joined_path, kind, order, apart=True)
+    same_record(record, record_of(whole))
     files = sorted(files_of(joined_path).glob("faiss*.index"))
     assert len(check_files(finished_index(joined_path))) == len(files) == 1 + len(order)
-    assert facts["bytes"] == sum(path.stat().st_size for path in files)
+    assert record.facts["bytes"] == sum(path.stat().st_size for path in files)
     assert not shards_folder(joined_path).exists()
     joined_path = joined_path.rename(tmp_path / "moved")
     run = searched(opened(joined_path, nprobe=1), 5)
@@ -127,7 +130,7 @@ def test_files_of_a_killed_join_are_not_searched(
 ) -> None:
     vectors, path, kind = Vectors(folder.fill()), tmp_path / "i", "IVF2,Flat"
     with monkeypatch.context() as patch:
-        patch.setattr(index_job, "write_built", mock.Mock(side_effect=Stopped))
+        patch.setattr(index_job, "write_record", mock.Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             joined(vectors, path, kind, [0, 1, 2], apart=True)
     assert (path / "1" / "faiss-00002.index").exists()
@@ -147,7 +150,7 @@ def test_a_full_disk_refuses_joining_but_not_apart(
     with pytest.raises(DataError, match=r"0.0001 MB .*--apart"):
         join_shards(vectors, path, settings)
     assert not path.exists()
-    assert join_shards(vectors, path, settings, apart=True)["rows"] == 90
+    assert join_shards(vectors, path, settings, apart=True).facts["rows"] == 90
 
 
 def test_missing_shards_are_named_and_others_refused(folder: Folder, tmp_path: Path) -> None:
@@ -181,10 +184,9 @@ def test_a_process_that_ended_before_shards_were_removed(
     build_shard(vectors, path, settings, Shard(0, 1))
     with monkeypatch.context() as patch:
         patch.setattr(Shards, "remove", lambda _: os.kill(os.getpid(), 0))
-        built = join_shards(vectors, path, settings)
+        record = join_shards(vectors, path, settings)
     assert shards_folder(path).exists()
-    assert join_shards(vectors, path, settings) == read_built(path)
-    assert read_built(path)["digest"] == built["digest"]
+    assert join_shards(vectors, path, settings) == record_of(path) == record
     assert not shards_folder(path).exists()
 
 
@@ -196,4 +198,4 @@ def test_the_first_task_trains_for_all(
     monkeypatch.setattr(engine.FaissIndex, "train", None)
     shards = build_shard(vectors, tmp_path / "i", settings, Shard(0, 2))
     assert shards.unfinished() == []
-    np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings)["rows"], 90)
+    np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings).facts["rows"], 90)

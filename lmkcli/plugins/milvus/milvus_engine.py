@@ -157,7 +157,7 @@ class Milvus(NearestEngine):
         """
         vectors, state = given.vectors, self.database.state()
         wanted = vectors.digest()
-        expected = (wanted, index.of["vectors"])
+        expected = (wanted, index.vectors.digest)
         if state and state.holds and state.holds not in expected and state.becomes != wanted:
             raise self._occupied(f"other vectors than {index.folder} was built from")
         return self._holds(state, vectors)
@@ -179,9 +179,9 @@ class Milvus(NearestEngine):
         wanted = vectors.digest()
         if state is None or not state.holds:
             raise CannotAppend("the collection did not exist, or was not complete")
-        if state.holds == index.of["vectors"] == wanted:
+        if state.holds == index.vectors.digest == wanted:
             raise CannotAppend("vectors were missing from the collection")
-        changes = given.changes(index.of)
+        changes = given.changes(index.vectors)
         if state.holds != wanted:
             if state.becomes != wanted:
                 database.delete_from(changes.first)  # the vectors of an abandoned update

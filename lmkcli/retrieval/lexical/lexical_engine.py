@@ -134,7 +134,7 @@ class LexicalEngine(Engine[CollectionInput]):
     def open_index(self, index: BuiltIndex, settings: OpenSettings) -> Index:
         """Open an index of documents or of chunks."""
         own, files, path = self.settings, index.files, str(index.folder.absolute())
-        digest, documents = index.built["digest"], index.built.get("documents")
+        digest, documents = index.record.digest, index.record.facts.get("documents")
         if own.unit == "doc":
             settings.refuse(f"a {self.kind} index", *DENSE)
             info = IndexInfo(path, self.kind, digest, expansion(settings), (), BM25)

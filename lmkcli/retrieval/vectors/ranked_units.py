@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lmkcli.catalog import CODECS
 from lmkcli.data.collection import Shard
 from lmkcli.errors import UnknownName, UsageError
+from lmkcli.retrieval.index_folder import NumberedJson, VectorsState
 from lmkcli.retrieval.vectors.vector_search import RowMatrix
 from lmkcli.store.parts import PartSlice
 from lmkcli.store.ragged import ranges
@@ -233,15 +234,14 @@ class NumberedPart(NamedTuple):
     piece: PartSlice
     vectors: int
 
-    def as_json(self) -> list[Any]:
+    def as_json(self) -> NumberedJson:
         """Return [name, ranges of deleted rows, vectors]."""
-        return [*self.piece.as_json(), self.vectors]
+        return (*self.piece.as_json(), self.vectors)
 
     @classmethod
-    def from_json(cls, item: list[Any]) -> "NumberedPart":
-        """Read the output of `as_json`. Without a number of vectors, every row has one."""
-        piece = PartSlice.from_json((item[0], item[1]))
-        return cls(piece, item[2] if len(item) > 2 else piece.rows)
+    def from_json(cls, item: NumberedJson) -> "NumberedPart":
+        """Read the output of `as_json`."""
+        return cls(PartSlice.from_json(item[:2]), item[2])
 
 
 def number_docs(vectors: Vectors[Any]) -> list[NumberedPart]:
@@ -254,9 +254,9 @@ def number(vectors: Vectors[Any]) -> list[NumberedPart]:
     return [NumberedPart(*pair) for pair in zip(vectors.slices, vectors.part_totals(), strict=True)]
 
 
-def read_numbering(of: dict[str, Any]) -> list[NumberedPart]:
-    """Return the parts with vectors in an index. `of` is the field of that name in its built.json."""
-    return [NumberedPart.from_json(item) for item in of["numbering"]]
+def read_numbering(of: VectorsState) -> list[NumberedPart]:
+    """Return the parts with vectors in an index that was built from them."""
+    return [NumberedPart.from_json(item) for item in of.numbering]
 
 
 def still_live(numbered: list[NumberedPart], now: list[PartSlice]) -> NDArray[np.bool_]:

@@ -69,7 +69,7 @@ class VectorEngine(Engine[VectorsInput[AnyRows]]):
         info = IndexInfo(
             str(index.folder.absolute()),
             self.kind,
-            index.built["digest"],
+            index.record.digest,
             searched_with | units.identity,
             (*notes_of(index, units.vectors), *([note] if note else [])),
         )
@@ -102,7 +102,7 @@ class NearestEngine(VectorEngine[Ragged]):
         """
         from lmkcli.retrieval.vectors.candidates import ApproximateSearch  # imports torch
 
-        numbered = read_numbering(index.of)
+        numbered = read_numbering(index.vectors)
         total = sum(part.vectors for part in numbered)
         nearest, note, encoding = self.open(index.files, units.vectors, total, settings)
         if encoding and units.level == "chunk":

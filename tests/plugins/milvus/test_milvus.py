@@ -29,6 +29,7 @@ from lmkcli.plugins.milvus.milvus_collection import CollectionState
 from lmkcli.plugins.milvus.milvus_engine import Milvus
 from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
 from lmkcli.retrieval import index_job
+from lmkcli.retrieval.index_folder import IndexRecord
 from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
@@ -72,7 +73,7 @@ class Service:
         VectorsFolder(self.vectors, self.model, "fp16").unit(unit).fill(ids, vectors)
         return self
 
-    def build(self) -> dict[str, Any]:
+    def build(self) -> IndexRecord:
         return self.job().build()
 
     def update(self) -> str:
@@ -222,7 +223,7 @@ def test_the_same_command_again_writes_nothing(
     monkeypatch.setattr(collection.MilvusCollection, "write", None)
     assert service.build() == built
     assert service.update() == "already up to date"
-    assert (built["rows"], built["dim"]) == (120, 6)
+    assert (built.facts["rows"], built.facts["dim"]) == (120, 6)
 
 
 def _load(root: Path, model: Path, batches: int, after: float) -> None:
@@ -387,7 +388,7 @@ def test_vectors_of_an_abandoned_update_are_removed(
 
     publish([*before, *everything[-3:-1]])
     with monkeypatch.context() as patch:
-        patch.setattr(index_job, "write_built", None)
+        patch.setattr(index_job, "write_record", None)
         with pytest.raises(TypeError):
             service.update()
     publish([*before, *last])

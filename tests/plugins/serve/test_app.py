@@ -462,12 +462,21 @@ def test_idle_connections_and_unread_answers_neither_end_a_server_nor_hold_its_s
     assert "Traceback" not in log
 
 
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", levels.sample("stops during a start", range(12), 3))
 def test_a_signal_ends_the_start(indexes: Path, seconds: int, own_runtime_folder: Path) -> None:
     line = [sys.executable, "-m", "lmkcli.cli.main", "serve", str(indexes / "chunks"), "--port=0"]
     process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.5 + seconds / 3)
+    while not _handles(process.pid, signal.SIGTERM):  # earlier, Python itself dies from it
+        time.sleep(0.01)
+    time.sleep(seconds / 3)
     process.terminate()
     _, log = process.communicate(timeout=120)
     assert process.returncode == 75, log

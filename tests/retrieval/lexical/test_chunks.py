@@ -146,8 +146,8 @@ def test_k_documents_are_found_however_many_chunks_each_has(
 def test_documents_and_chunks_are_counted(tmp_path: Path, family: str) -> None:
     docs = [Doc("a", join_chunks(["tree", "stone"])), Doc("b", "river")]
     own = LexicalSettings(unit="chunk", gran="given")
-    facts = build_lexical(InMemoryCollection(docs), tmp_path / "v", engine_of(family), own)
-    assert (facts["documents"], facts["chunks"]) == (2, 3)
+    record = build_lexical(InMemoryCollection(docs), tmp_path / "v", engine_of(family), own)
+    assert (record.facts["documents"], record.facts["chunks"]) == (2, 3)
 
 
 def corpus(path: Path, why: object) -> None:

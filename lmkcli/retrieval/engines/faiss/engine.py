@@ -82,7 +82,7 @@ class Faiss(NearestEngine):
         self, given: VectorsInput[Ragged], index: BuiltIndex, folder: Path, report: Report
     ) -> Appended:
         """Add the new parts behind those of the index. Deleted rows stay in the index and are skipped."""
-        changes = given.changes(index.of)
+        changes = given.changes(index.vectors)
         total = changes.kept + changes.deleted + changes.fresh.rows
         if changes.deleted > DELETED_SHARE * total:
             raise CannotAppend(f"{changes.deleted} of its {total} rows would be deleted rows")
