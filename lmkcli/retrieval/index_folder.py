@@ -55,7 +55,7 @@ class VectorsState(Section, frozen=True, kw_only=True, tag_field="kind", tag="ve
     unfinished_shards: tuple[int, ...] = ()
 
 
-class CollectionState(Section, frozen=True, kw_only=True, tag_field="kind", tag="collection"):
+class CollectionStamp(Section, frozen=True, kw_only=True, tag_field="kind", tag="collection"):
     """The collection that an index was built from.
 
     stamp: size and time (ns) of each of its files, before they were read; empty without files.
@@ -64,7 +64,7 @@ class CollectionState(Section, frozen=True, kw_only=True, tag_field="kind", tag=
     stamp: dict[str, list[int]]
 
 
-InputState = VectorsState | CollectionState
+InputState = VectorsState | CollectionStamp
 
 
 class IndexRecord(Section, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Report
 from lmkcli.retrieval.index_folder import (
     BuiltIndex,
-    CollectionState,
+    CollectionStamp,
     InputState,
     VectorsState,
     state_of_vectors,
@@ -83,9 +83,9 @@ class CollectionInput:
         """Return nothing: the identity contains the name."""
         return {}
 
-    def state(self, numbering: list[NumberedPart] | None = None) -> CollectionState:
+    def state(self, numbering: list[NumberedPart] | None = None) -> CollectionStamp:
         """Return the stamp of the files."""
-        return CollectionState(stamp=self.collection.file_stats())
+        return CollectionStamp(stamp=self.collection.file_stats())
 
     def check_same(self, of: InputState, folder: Path) -> None:
         """Raise Mismatch if the files have changed."""
@@ -103,7 +103,7 @@ class CollectionInput:
 
 
 def _stamp(of: InputState) -> dict[str, list[int]]:
-    assert isinstance(of, CollectionState)  # `read_record` compares it with the manifest
+    assert isinstance(of, CollectionStamp)  # `read_record` compares it with the manifest
     return of.stamp
 
 
