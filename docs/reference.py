@@ -8,7 +8,7 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -36,8 +36,9 @@ LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
 def pages() -> dict[Path, str]:
     """Every page that has a generated table, with the text that it should have."""
     group: Any = get_command(app)
+    recipe = _recipe_rows(group.commands["encode"])
     made = {
-        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command))
+        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command, recipe))
         for name, command in group.commands.items()
     }
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
@@ -45,7 +46,8 @@ def pages() -> dict[Path, str]:
     made[shared] = _filled(shared, "flags", _table(map(_row, root)))
     made[variables] = _filled(variables, "variables", _variables(group.commands))
     made[DOCS / "models.md"] = _filled(DOCS / "models.md", "families", _families())
-    made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
+    made[DOCS / "pooling.md"] = _filled(DOCS / "pooling.md", "truncation", _truncation())
+    made[DOCS / "recipe.md"] = _filled(DOCS / "recipe.md", "flags", _table(recipe.values()))
     for kind in (RecipeOptions, EncodeSettings, OpenSettings):
         api = DOCS / "api.md"
         made[api] = _filled(api, kind.__name__, _fields(kind), made.get(api))
@@ -65,11 +67,25 @@ def _filled(page: Path, name: str, table: str, text: str | None = None) -> str:
     return f"{head}{start}{table}{end}{tail}"
 
 
-def _flags(command: Any) -> str:
-    return _table(_row(param) for param in command.params)
+def _recipe_rows(encode: Any) -> dict[str, list[str]]:
+    """Return the rows of the flags of a recipe by their names, except `--model`, which each page has."""
+    names = {field.name for field in fields(RecipeOptions)} - {"model"}
+    return {param.name: _row(param) for param in encode.params if param.name in names}
 
 
-def _table(rows: Iterator[list[str]]) -> str:
+def _flags(command: Any, recipe: dict[str, list[str]]) -> str:
+    """Return a row for each flag; the flags of docs/recipe.md that the command shares have one row."""
+    rows = {param.name: _row(param) for param in command.params}
+    shared = [name for name in rows if rows[name] == recipe.get(name)]
+    if "pool" in shared:
+        options = {param.name: param for param in command.params}
+        names = ", ".join(_spellings(options[name]) for name in shared)
+        rows["pool"] = [names, "", "The [recipe](recipe.md) of vectors."]
+        rows = {name: row for name, row in rows.items() if name == "pool" or name not in shared}
+    return _table(rows.values())
+
+
+def _table(rows: Iterable[list[str]]) -> str:
     lines = [["flag", "default", "meaning"], ["---", "---", "---"], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -123,11 +139,14 @@ def _argument(param: Any) -> str:
     return f"`{param.metavar or param.name.upper()}`"
 
 
+def _spellings(param: Any) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(param.opts, key=len) + param.secondary_opts)
+
+
 def _option(param: Any) -> str:
-    names = sorted(param.opts, key=len) + param.secondary_opts
     chosen = " \\| ".join(f"`{each}`" for each in helptext.choices(param))
     value = "" if param.is_flag else f" {chosen or helptext.value_name(param)}"
-    return ", ".join(f"`{name}`" for name in names) + value
+    return _spellings(param) + value
 
 
 def _default(param: Any) -> str:

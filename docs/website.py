@@ -23,8 +23,9 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "LICENSE",
     "justfile",
-    "benchmarks/average_adapters.py",
-    "benchmarks/splade_minilm.py",
+    "benchmarks/*.md",
+    "benchmarks/*.py",
+    "benchmarks/*.svg",
     "examples",
     "tests/mteb_task.py",
 )
@@ -46,7 +47,9 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File("index.md", docs, site, False, dest_uri="lmk-index.html"))
     files.append(File("README.md", docs, site, False, inclusion=InclusionLevel.INCLUDED))
     for path in _outside():
-        files.append(File(path, str(ROOT), site, False, inclusion=InclusionLevel.INCLUDED))
+        notebook = path.startswith("benchmarks/")  # pages link to it; the navigation does not
+        level = InclusionLevel.NOT_IN_NAV if notebook else InclusionLevel.INCLUDED
+        files.append(File(path, str(ROOT), site, False, inclusion=level))
         if path.endswith(NOTEBOOK):
             page = _page_of(ROOT / path)
             files.append(File.generated(config, _as_page(path), content=page))
@@ -71,10 +74,9 @@ def _page_of(notebook: Path) -> str:
 
 
 def _outside() -> list[str]:
-    """Paths from the root of every file in OUTSIDE and in its folders."""
+    """Paths from the root of every file that OUTSIDE names, and in the folders that it names."""
     found = []
-    for name in OUTSIDE:
-        path = ROOT / name
+    for path in (path for name in OUTSIDE for path in sorted(ROOT.glob(name))):
         inside = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
         found += [p.relative_to(ROOT).as_posix() for p in inside if "__pycache__" not in p.parts]
     return found

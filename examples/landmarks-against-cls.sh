@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train poolers in the same way at 256 positions, for evaluation at 2,048 (docs/landmarks.md), or continue after a stop:
+# Train poolers in the same way at 256 positions, for evaluation at 2,048 (benchmarks/landmarks.md), or continue after a stop:
 #   SEEDS="1 2 3" bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean mean@64 multicls lmk-fixed]
 # DEEP=1: nearly twice as many steps, a third of the batches with the evidence among other sentences, 8,192 positions.
 set -euo pipefail

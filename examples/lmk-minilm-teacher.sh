@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training of lmk-minilm that was not better (docs/lmk-minilm.md): each batch has a single topic, and the
+# A training of lmk-minilm that was not better (benchmarks/lmk-minilm.md): each batch has a single topic, and the
 # untrained model is the teacher. bash examples/lmk-minilm-teacher.sh path/to/collections
 set -euo pipefail
 data=lmk-minilm-data

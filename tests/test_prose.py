@@ -70,7 +70,11 @@ def count(*roots: Path) -> tuple[int, Counter[str]]:
 
 @pytest.mark.parametrize(
     "roots",
-    [("lmkcli",), ("docs", "README.md", "CONTRIBUTING.md"), ("CHANGELOG.md", "examples")],
+    [
+        ("lmkcli",),
+        ("docs", "README.md", "CONTRIBUTING.md"),
+        ("CHANGELOG.md", "examples", "benchmarks"),
+    ],
     ids=" ".join,
 )
 def test_prose_is_plain(roots: tuple[str, ...]) -> None:

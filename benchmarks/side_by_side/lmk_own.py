@@ -1,4 +1,4 @@
-"""The pooler `own` of an experiment in docs/lmk-minilm.md: landmarks of a token of their own.
+"""The pooler `own` of an experiment in benchmarks/lmk-minilm.md: landmarks of a token of their own.
 
 They are mask tokens, which no text contains, instead of SEP.
 """

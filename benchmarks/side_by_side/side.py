@@ -1,4 +1,4 @@
-"""`lmk train` with half of the texts pooled by the mean, for an experiment in docs/lmk-minilm.md.
+"""`lmk train` with half of the texts pooled by the mean, for an experiment in benchmarks/lmk-minilm.md.
 
 python benchmarks/side_by_side/side.py train SOURCE… --pool lmk --gran 64,32 -o FOLDER
 

@@ -1,4 +1,4 @@
-"""`lmk train` that changes only the embedding of SEP, for an experiment in docs/lmk-minilm.md.
+"""`lmk train` that changes only the embedding of SEP, for an experiment in benchmarks/lmk-minilm.md.
 
 python benchmarks/side_by_side/token_first.py train SOURCE… --pool lmk --train embeddings -o FOLDER
 

@@ -8,7 +8,7 @@ pooling method therefore determines two things before the model runs:
   mark contributes to, `groups` [m].
 
 After the model, `reductions.pool` averages: vector v is the mean of states[marks[groups == v]]. No other
-code distinguishes the methods (docs/poolers.md). For example, `lmk` with chunks of two tokens and unit chunk
+code distinguishes the methods (docs/pooling.md). For example, `lmk` with chunks of two tokens and unit chunk
 places the content a b c d e as follows, where S is the landmark:
 
     ids     CLS  a  b  S  c  d  S  e  S      n = 9
@@ -150,7 +150,7 @@ class Expansion(NamedTuple):
 
 @dataclass(frozen=True)
 class Placer:
-    """Places texts for one side of a recipe: pool x unit x window (docs/long-documents.md)."""
+    """Places texts for one side of a recipe: pool x unit x window (docs/choosing.md)."""
 
     pooler: Pooler
     special: SpecialTokens

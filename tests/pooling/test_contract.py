@@ -1,6 +1,6 @@
 """The contract of all poolers of the catalog, and the token arithmetic of landmarks.
 
-The arithmetic and the truncation table are in docs/poolers.md.
+The arithmetic and the truncation table are in docs/pooling.md.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ def _always(config: Config) -> bool:
 
 
 def _defaults(config: Config) -> Mapping[str, object]:
-    """The length of the model; its tokenizer is BERT's, and declares 512 positions (docs/m2bert.md)."""
+    """The length of the model; its tokenizer is BERT's, and declares 512 positions (docs/models.md)."""
     return {"max_length": config.get("max_position_embeddings")}
 
 

@@ -1,7 +1,7 @@
 """M2-BERT as a transformers class, `M2BertModel`, registered with AutoConfig and AutoModel.
 
 It computes the equations of Fu et al. 2023 (arXiv 2310.12109). Parameters have the names of the models that
-Saad-Falcon et al. 2024 (arXiv 2402.07440 §4.1) released; see docs/m2bert.md.
+Saad-Falcon et al. 2024 (arXiv 2402.07440 §4.1) released; see docs/models.md.
 """
 
 from collections.abc import Iterable, Sequence

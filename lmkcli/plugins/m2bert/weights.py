@@ -1,6 +1,6 @@
 """The configuration and weight files of an M2-BERT, with all names that its releases use.
 
-docs/m2bert.md lists the files. A tensor that is missing, unknown or of another shape is an error, so no
+docs/models.md lists the files. A tensor that is missing, unknown or of another shape is an error, so no
 weight is random.
 """
 

@@ -17,7 +17,7 @@ def pools(config: Config) -> bool:
 
 
 def _defaults(config: Config) -> Mapping[str, object]:
-    return {"similarity": "dot", "query_length": 32} if pools(config) else {}  # docs/tite.md
+    return {"similarity": "dot", "query_length": 32} if pools(config) else {}  # docs/models.md
 
 
 EXTENDS = ("pretrain",)

@@ -1,4 +1,4 @@
-"""The configuration of TITE (docs/tite.md). All fields of a config.json are checked when it is read."""
+"""The configuration of TITE (docs/models.md). All fields of a config.json are checked when it is read."""
 
 from typing import Any, cast
 
