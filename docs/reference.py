@@ -8,7 +8,7 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -30,15 +30,22 @@ from lmkcli.spec.result import Result
 from lmkcli.spec.settings import EncodeSettings, Flag
 
 DOCS = Path(__file__).resolve().parent
+COMMON = (
+    "offline",
+    "json",
+    "config",
+)  # flags of nearly every command; docs/conventions.md has them
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
 
 
 def pages() -> dict[Path, str]:
     """Every page that has a generated table, with the text that it should have."""
     group: Any = get_command(app)
-    recipe = _recipe_rows(group.commands["encode"])
+    encode = group.commands["encode"]
+    recipe = _rows(encode, {field.name for field in fields(RecipeOptions)} - {"model"})
+    common = _rows(encode, COMMON)
     made = {
-        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command, recipe))
+        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command, recipe, common))
         for name, command in group.commands.items()
     }
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
@@ -47,6 +54,7 @@ def pages() -> dict[Path, str]:
     made[variables] = _filled(variables, "variables", _variables(group.commands))
     made[DOCS / "models.md"] = _filled(DOCS / "models.md", "families", _families())
     made[DOCS / "pooling.md"] = _filled(DOCS / "pooling.md", "truncation", _truncation())
+    made[shared] = _filled(shared, "common", _table(common.values()), made[shared])
     made[DOCS / "recipe.md"] = _filled(DOCS / "recipe.md", "flags", _table(recipe.values()))
     for kind in (RecipeOptions, EncodeSettings, OpenSettings):
         api = DOCS / "api.md"
@@ -67,21 +75,26 @@ def _filled(page: Path, name: str, table: str, text: str | None = None) -> str:
     return f"{head}{start}{table}{end}{tail}"
 
 
-def _recipe_rows(encode: Any) -> dict[str, list[str]]:
-    """Return the rows of the flags of a recipe by their names, except `--model`, which each page has."""
-    names = {field.name for field in fields(RecipeOptions)} - {"model"}
-    return {param.name: _row(param) for param in encode.params if param.name in names}
+def _rows(command: Any, names: Collection[str]) -> dict[str, list[str]]:
+    """Return the rows of some flags of a command, by name."""
+    return {param.name: _row(param) for param in command.params if param.name in names}
 
 
-def _flags(command: Any, recipe: dict[str, list[str]]) -> str:
-    """Return a row for each flag; the flags of docs/recipe.md that the command shares have one row."""
-    rows = {param.name: _row(param) for param in command.params}
-    shared = [name for name in rows if rows[name] == recipe.get(name)]
-    if "pool" in shared:
-        options = {param.name: param for param in command.params}
-        names = ", ".join(_spellings(options[name]) for name in shared)
-        rows["pool"] = [names, "", "The [recipe](recipe.md) of vectors."]
-        rows = {name: row for name, row in rows.items() if name == "pool" or name not in shared}
+def _flags(command: Any, recipe: dict[str, list[str]], common: dict[str, list[str]]) -> str:
+    """Return a row for each flag; those that the command shares with another page have one row."""
+    params = {param.name: param for param in command.params}
+    rows = _rows(command, params)
+
+    def join(shared: dict[str, list[str]], first: str, link: str) -> None:
+        names = [name for name in rows if rows[name] == shared.get(name)]
+        if first in names:
+            rows[first] = [", ".join(_spellings(params[name]) for name in names), "", link]
+            for name in names:
+                if name != first:
+                    del rows[name]
+
+    join(recipe, "pool", "The [recipe](recipe.md) of vectors.")
+    join(common, "config", "[Common flags](conventions.md#common-flags).")
     return _table(rows.values())
 
 
