@@ -8,10 +8,10 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import written
@@ -28,13 +28,10 @@ from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import EncodeSettings, Flag
+from lmkcli.training.settings import LoopSettings
 
 DOCS = Path(__file__).resolve().parent
-COMMON = (
-    "offline",
-    "json",
-    "config",
-)  # flags of nearly every command; docs/conventions.md has them
+COMMON = ("offline", "json", "config")  # of nearly every command
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
 
 
@@ -42,19 +39,27 @@ def pages() -> dict[Path, str]:
     """Every page that has a generated table, with the text that it should have."""
     group: Any = get_command(app)
     encode = group.commands["encode"]
-    recipe = _rows(encode, {field.name for field in fields(RecipeOptions)} - {"model"})
+    recipe = _rows(encode, _names(RecipeOptions) - {"model"})
     common = _rows(encode, COMMON)
+    loop = _rows(group.commands["train"], _names(LoopSettings))
+    shared = [
+        Shared("pool", recipe, "The [recipe](recipe.md) of vectors."),
+        Shared("config", common, "[Common flags](conventions.md#common-flags)."),
+        Shared("schedule", loop, "As for [lmk train](train.md#flags)."),
+    ]
     made = {
-        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command, recipe, common))
+        DOCS / f"{name}.md": _filled(
+            DOCS / f"{name}.md", "flags", _flags(command, shared[: 2 if name == "train" else 3])
+        )
         for name, command in group.commands.items()
     }
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
-    shared, variables = DOCS / "conventions.md", DOCS / "environment.md"
-    made[shared] = _filled(shared, "flags", _table(map(_row, root)))
+    conventions, variables = DOCS / "conventions.md", DOCS / "environment.md"
+    made[conventions] = _filled(conventions, "flags", _table(map(_row, root)))
     made[variables] = _filled(variables, "variables", _variables(group.commands))
     made[DOCS / "models.md"] = _filled(DOCS / "models.md", "families", _families())
     made[DOCS / "pooling.md"] = _filled(DOCS / "pooling.md", "truncation", _truncation())
-    made[shared] = _filled(shared, "common", _table(common.values()), made[shared])
+    made[conventions] = _filled(conventions, "common", _table(common.values()), made[conventions])
     made[DOCS / "recipe.md"] = _filled(DOCS / "recipe.md", "flags", _table(recipe.values()))
     for kind in (RecipeOptions, EncodeSettings, OpenSettings):
         api = DOCS / "api.md"
@@ -75,26 +80,32 @@ def _filled(page: Path, name: str, table: str, text: str | None = None) -> str:
     return f"{head}{start}{table}{end}{tail}"
 
 
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
 def _rows(command: Any, names: Collection[str]) -> dict[str, list[str]]:
     """Return the rows of some flags of a command, by name."""
     return {param.name: _row(param) for param in command.params if param.name in names}
 
 
-def _flags(command: Any, recipe: dict[str, list[str]], common: dict[str, list[str]]) -> str:
-    """Return a row for each flag; those that the command shares with another page have one row."""
+class Shared(NamedTuple):
+    """Flags that another page describes: the row of the first one links to this page for all of them."""
+
+    first: str
+    rows: dict[str, list[str]]
+    link: str
+
+
+def _flags(command: Any, shared: Sequence[Shared]) -> str:
+    """Return a row for each flag, and one for all flags that are the same as on another page."""
     params = {param.name: param for param in command.params}
     rows = _rows(command, params)
-
-    def join(shared: dict[str, list[str]], first: str, link: str) -> None:
-        names = [name for name in rows if rows[name] == shared.get(name)]
+    for first, elsewhere, link in shared:
+        names = [name for name in rows if rows[name] == elsewhere.get(name)]
         if first in names:
             rows[first] = [", ".join(_spellings(params[name]) for name in names), "", link]
-            for name in names:
-                if name != first:
-                    del rows[name]
-
-    join(recipe, "pool", "The [recipe](recipe.md) of vectors.")
-    join(common, "config", "[Common flags](conventions.md#common-flags).")
+            rows = {name: row for name, row in rows.items() if name == first or name not in names}
     return _table(rows.values())
 
 
