@@ -27,7 +27,7 @@ from lmkcli.pooling.table import LMK, SpecialTokens
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
-from lmkcli.spec.settings import EncodeSettings, Flag
+from lmkcli.spec.settings import Flag
 from lmkcli.training.settings import LoopSettings
 
 DOCS = Path(__file__).resolve().parent
@@ -61,9 +61,8 @@ def pages() -> dict[Path, str]:
     made[DOCS / "pooling.md"] = _filled(DOCS / "pooling.md", "truncation", _truncation())
     made[conventions] = _filled(conventions, "common", _table(common.values()), made[conventions])
     made[DOCS / "recipe.md"] = _filled(DOCS / "recipe.md", "flags", _table(recipe.values()))
-    for kind in (RecipeOptions, EncodeSettings, OpenSettings):
-        api = DOCS / "api.md"
-        made[api] = _filled(api, kind.__name__, _fields(kind), made.get(api))
+    api = DOCS / "api.md"
+    made[api] = _filled(api, OpenSettings.__name__, _fields(OpenSettings))
     made[api] = _filled(api, "results", _results(), made[api])
     return made
 

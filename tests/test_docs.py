@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,6 +213,17 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 def test_the_python_reference_has_every_public_name() -> None:
     shown = re.findall(r"^::: lmkcli\.(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
     assert sorted(shown) == sorted(lmkcli.__all__)
+
+
+def test_settings_of_python_are_on_the_pages_of_their_flags() -> None:
+    recipe, reference = (DOCS / name for name in ("recipe.md", "api.md"))
+    flags, named = recipe.read_text("utf-8"), reference.read_text("utf-8")
+    for field in fields(lmkcli.RecipeOptions):
+        flag = field.name.replace("_", "-")
+        assert f"`--{flag}`" in flags or field.name == "model", f"{recipe.name} lacks --{flag}"
+        assert field.default is None or f"`{field.name}`" in named, field.name
+    for field in fields(lmkcli.EncodeSettings):
+        assert f"`{field.name}`" in named, f"{reference.name} lacks {field.name}"
 
 
 def anchors(page: Path) -> set[str]:
