@@ -25,7 +25,7 @@ PYTHON = "sentence-transformers"  # the tool whose lines are Python
 RENEW = "# Certificates\n\nRun certbot to renew the certificate."
 NOTES = {"tls.md": RENEW, "bike.md": "# Bike\n\nPatch the tube."}
 PAPERS = "id,title,text\n1,Knots,Two ropes meet in a bowline.\n2,Sails,Cloth.\n"
-# pyserini starts Java with a module that small runtimes lack, and requires a key (docs/pyserini.md).
+# pyserini starts Java with a module that small runtimes lack, and requires a key (docs/exchange.md).
 JAVA = "import os\nos.environ['OPENAI_API_KEY'] = 'none'\nimport lmkcli.plugins.lucene.jvm\n"
 
 

@@ -1,5 +1,5 @@
-"""Rewrites the generated tables of the documentation: flags, their variables, families of
-models, and landmark arithmetic.
+"""Rewrites the generated parts of the documentation: flags, families of models, landmark
+arithmetic, and the list of all pages.
 
 `python docs/reference.py` writes the pages; with `--check` it changes nothing and fails when one of
 them is stale. A generated table stands between `<!-- name -->` and `<!-- /name -->`.
@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+import navigation
 import numpy as np
 import written
 from stub import is_operation, result_of
@@ -20,7 +21,7 @@ from typer.core import TyperArgument
 from typer.main import get_command
 
 import lmkcli
-from lmkcli.cli import adapter, helptext
+from lmkcli.cli import helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.table import LMK, SpecialTokens
@@ -47,16 +48,16 @@ def pages() -> dict[Path, str]:
         Shared("config", common, "[Common flags](conventions.md#common-flags)."),
         Shared("schedule", loop, "As for [lmk train](train.md#flags)."),
     ]
-    made = {
-        DOCS / f"{name}.md": _filled(
-            DOCS / f"{name}.md", "flags", _flags(command, shared[: 2 if name == "train" else 3])
-        )
-        for name, command in group.commands.items()
-    }
+    made: dict[Path, str] = {}
+    for name, command in group.commands.items():
+        page, marker = _place(name)
+        up = "" if page.parent == DOCS else "../"
+        table = _flags(command, shared[: 2 if name == "train" else 3]).replace("](", f"]({up}")
+        made[page] = _filled(page, marker, table, made.get(page))
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
-    conventions, variables = DOCS / "conventions.md", DOCS / "environment.md"
+    conventions = DOCS / "conventions.md"
     made[conventions] = _filled(conventions, "flags", _table(map(_row, root)))
-    made[variables] = _filled(variables, "variables", _variables(group.commands))
+    made[DOCS / "README.md"] = _filled(DOCS / "README.md", "pages", navigation.contents())
     made[DOCS / "models.md"] = _filled(DOCS / "models.md", "families", _families())
     made[DOCS / "pooling.md"] = _filled(DOCS / "pooling.md", "truncation", _truncation())
     made[conventions] = _filled(conventions, "common", _table(common.values()), made[conventions])
@@ -67,10 +68,20 @@ def pages() -> dict[Path, str]:
     return made
 
 
+def _place(verb: str) -> tuple[Path, str]:
+    """The page with the flags of a command, and the name of the table: a page of several commands
+    names the command in it."""
+    marker = f"flags {verb}"
+    for page in sorted(DOCS.rglob("*.md")):
+        if f"<!-- {marker} -->" in page.read_text(encoding="utf-8"):
+            return page, marker
+    return DOCS / f"{verb}.md", "flags"
+
+
 def _filled(page: Path, name: str, table: str, text: str | None = None) -> str:
     """The page, or the text that it has so far, with a table in its place."""
     if not page.is_file():
-        raise SystemExit(f"{page.name} is missing: every command has a page")
+        raise SystemExit(f"{page.name} is missing: no page has the flags of this command")
     text = text or page.read_text(encoding="utf-8")
     head, start, rest = text.partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- /{name} -->")
@@ -145,16 +156,6 @@ def _results() -> str:
         lines.append(
             f"| `{result.__name__}` | {', '.join(of[result])} | {meaning} | {', '.join(names)} |"
         )
-    return "\n".join(lines) + "\n"
-
-
-def _variables(commands: dict[str, Any]) -> str:
-    """A line of variables for each command, in the order of its flags."""
-    lines = ["| command | variables |", "| --- | --- |"]
-    for verb, command in commands.items():
-        flags = [param for param in command.params if not isinstance(param, TyperArgument)]
-        names = [f"`{adapter.variable(verb, max(param.opts, key=len))}`" for param in flags]
-        lines.append(f"| [{verb}]({verb}.md) | {' '.join(names) or '-'} |")
     return "\n".join(lines) + "\n"
 
 

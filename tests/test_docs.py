@@ -22,6 +22,7 @@ from typer.main import get_command
 import lmkcli
 from lmkcli.cli.main import app
 from lmkcli.spec.values import WHOLE
+from tests.tutorials import PAGES as TUTORIALS  # run by test_tutorials.py
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = (
@@ -31,7 +32,6 @@ TOP = (
 DOCS = ROOT / "docs"
 NOTEBOOKS = (ROOT / "benchmarks").glob("*.md")  # measurements, next to the scripts that print them
 PAGES = sorted([*(ROOT / name for name in TOP), *DOCS.rglob("*.md"), *NOTEBOOKS])
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))  # run by test_tutorials.py
 GROUP: Any = get_command(app)
 CONTENTS, NOTES = DOCS / "README.md", DOCS / "conventions.md"
 
@@ -99,23 +99,27 @@ def test_what_is_generated_is_fresh(script: str) -> None:
     assert made.returncode == 0, made.stderr
 
 
+def page_of(verb: str) -> Path:
+    """The page with the flags of a command: of this command alone, or of several."""
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+    several = [page for page, text in pages.items() if f"<!-- flags {verb} -->" in text]
+    [page] = several or [DOCS / f"{verb}.md"]
+    return page
+
+
 @pytest.mark.parametrize("verb", list(GROUP.commands))
 def test_every_command_and_flag_has_help_and_stands_on_its_page(verb: str) -> None:
     command = GROUP.commands[verb]
-    page = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    page = page_of(verb)
+    text = page.read_text(encoding="utf-8")
     assert (command.help or "").strip()
-    assert f"({verb}.md)" in CONTENTS.read_text(encoding="utf-8")
+    row = f"| [{verb}]({page.relative_to(DOCS).as_posix()}"
+    assert row in CONTENTS.read_text(encoding="utf-8"), "the table of commands links to its page"
     for param in command.params:
         assert (param.help or "").strip(), f"{verb} {param.name} has no help"
     for option in options(command):
         for spelling in (*option.opts, *option.secondary_opts):
-            assert f"`{spelling}`" in page, f"{verb}.md lacks {spelling}"
-
-
-def test_every_page_is_in_the_table_of_contents() -> None:
-    contents = CONTENTS.read_text(encoding="utf-8")
-    for page in DOCS.rglob("*.md"):
-        assert page == CONTENTS or f"({page.relative_to(DOCS).as_posix()})" in contents, page
+            assert f"`{spelling}`" in text, f"{page.name} lacks {spelling}"
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -171,8 +175,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     return folder
 
 
-# tests/test_repository.py runs what the first shows, tests/cli/test_pyserini_page.py what the second does.
-ELSEWHERE = {"CONTRIBUTING.md", "pyserini.md"}
+ELSEWHERE = {"CONTRIBUTING.md"}  # tests/test_repository.py runs its code
 SNIPPETS = [
     page
     for page in PAGES

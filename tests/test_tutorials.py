@@ -8,8 +8,6 @@ import pytest
 
 from tests import tutorials
 
-FOLDER = tutorials.ROOT / "docs" / "tutorials"
-PAGES = sorted(FOLDER.glob("*.md"))
 ELSEWHERE = {"slurm.md"}  # run by test_slurm.py, which has a cluster
 NEEDED = {  # what a page needs besides the extra `demo`
     "your-documents.md": ("inscriptis", "pypdfium2", "matplotlib"),
@@ -21,7 +19,7 @@ NEEDED = {  # what a page needs besides the extra `demo`
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name not in ELSEWHERE], ids=lambda p: p.stem
+    "page", [p for p in tutorials.PAGES if p.name not in ELSEWHERE], ids=lambda p: p.stem
 )
 def test_a_tutorial_prints_what_it_shows(
     page: Path, minilm: Path, lmk_program: Path, tmp_path: Path

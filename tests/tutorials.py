@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*(ROOT / "docs" / "tutorials").glob("*.md"), ROOT / "docs" / "update.md"])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SAVED = re.compile(r"Save (?:this|it) as\s+`([^`]+)`(?:[^\n]|\n(?!\n))*\n\n\Z")
 TRIPLE = re.compile(r"\b\d+/\d+/\d+\b")

@@ -1,4 +1,4 @@
-"""The Python code of docs/pyserini.md, in a separate process, because a process can start Java only once."""
+"""The Python code of docs/exchange.md, in a separate process, because a process can start Java only once."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "pyserini.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "exchange.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -24,15 +24,15 @@ def test_pyserini_searches_an_export_as_the_page_says(
     monkeypatch.chdir(tmp_path)
     lmk("encode", "notes.jsonl", "-m", "minilm", "-o", "notes-vectors")
     lmk("export", "notes-vectors", "--to", "pyserini", "-o", "notes-pyserini")
-    found = re.search(
-        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+    shown = re.findall(
+        r"^```py\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", PAGE, re.DOTALL | re.MULTILINE
     )
-    assert found is not None
+    [(code, printed)] = [each for each in shown if "FaissSearcher" in each[0]]
     env = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
     run = subprocess.run(
-        [sys.executable, "-c", found[1]],
+        [sys.executable, "-c", code],
         env=env | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert run.stdout == found[2], run.stderr
+    assert run.stdout == printed, run.stderr

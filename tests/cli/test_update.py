@@ -203,37 +203,37 @@ def test_bm25_is_built_again(cron: Cron, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path, lmk_program: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "update.md"
-    table = re.search(r"```crontab\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert table is not None
-    path, *lines = table[1].replace("/data ", f"{tmp_path} ").splitlines()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "update.md").read_text(encoding="utf-8")
+    path, *lines = block(page, "crontab").replace("/data/archive ", f"{tmp_path} ").splitlines()
     assert path == "PATH=/data/venv/bin:/usr/bin:/bin"
-    corpus = tmp_path / "corpus.jsonl"
-    where = f"{lmk_program.parent}:{os.environ['PATH']}"
-    for number, docs in enumerate(({"a": "tea", "b": "bread"}, {"b": "bread", "c": "a puncture"})):
-        tiny.write_jsonl(corpus, [{"_id": name, "text": text} for name, text in docs.items()])
-        for line in (
-            []
-            if number
-            else [
-                "lmk encode corpus.jsonl -m minilm -o vectors",
-                "lmk index vectors -o index",
-            ]
-        ):
-            assert f"$ {line}" in page.read_text(encoding="utf-8")
-            subprocess.run(
-                line, shell=True, check=True, cwd=tmp_path, env={**os.environ, "PATH": where}
-            )
+    (tmp_path / "nightly.sh").write_text(block(page, "sh"))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    first = re.findall(r"^\$ (lmk -q (?:encode|index) .*)", page, re.MULTILINE)[:2]
+    env = {**os.environ, "PATH": f"{lmk_program.parent}:{os.environ['PATH']}"}
+    for number, texts in enumerate(({"a": "tea", "b": "bread"}, {"b": "bread", "c": "a puncture"})):
+        for note in notes.iterdir():
+            note.unlink()
+        for name, text in texts.items():
+            (notes / f"{name}.txt").write_text(text)
+        for line in [] if number else first:
+            subprocess.run(line, shell=True, check=True, cwd=tmp_path, env=env)
         for line in lines:
             command = re.sub(r"^(\S+ +){5}", "", line)
-            subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": where})
-        log = (tmp_path / "night.log").read_text()
+            subprocess.run(command, shell=True, check=True, env=env)
+        log = (tmp_path / "nightly.log").read_text()
         made = f"vectors: generation {number + 1}, {number} documents encoded"
         assert made in log, log
         found = Vectors(tmp_path / "vectors")
-        assert sorted(found.numbers()) == sorted(docs)
+        assert sorted(found.numbers()) == sorted(f"{name}.txt" for name in texts)
         of = json.loads((tmp_path / "index" / "built.json").read_text())["of"]
         assert (of["digest"] == found.digest()) == (number == 0)  # before the compaction
+
+
+def block(page: str, language: str) -> str:
+    """The only fenced block of a page in a language."""
+    [text] = re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return str(text)
 
 
 def test_the_lock_of_a_killed_process_is_removed_from_a_finished_index(

@@ -2,7 +2,7 @@
 
 The graph maps placed inputs to vectors: hidden states, the mean of the marked states, sentence modules,
 normalisation. Tokenizing and placing stay with the caller, so the folder has two more files: tokenizer.json,
-and placement.json with the special tokens, lengths and prompts (docs/export.md has the code of a caller).
+and placement.json with the special tokens, lengths and prompts (docs/exchange.md has the code of a caller).
 """
 
 import json

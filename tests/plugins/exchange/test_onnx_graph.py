@@ -24,16 +24,16 @@ from lmkcli.plugins.exchange import onnx_graph  # noqa: E402
 
 Models = Callable[[str], Path]
 SETTINGS = EncodeSettings(dtype="fp32", device="cpu")
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "exchange.md"
 TEXTS = ["copper conducts electricity", "birds migrate south in autumn " * 9, "x", ""]
 
 
 def by_onnxruntime(folder: Path, texts: list[str]) -> np.ndarray:
-    """Vectors of queries, from the code of docs/export.md: tokenize, place landmarks, run the graph."""
-    code = re.search(r"^```py\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert code is not None
+    """Vectors of queries, from the code of docs/exchange.md: tokenize, place landmarks, run the graph."""
+    blocks = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    [code] = [block for block in blocks if "import onnxruntime" in block]
     names: dict[str, Any] = {}
-    exec(code[1].replace("minilm-onnx", str(folder)), names)
+    exec(code.replace("minilm-onnx", str(folder)), names)
     return np.asarray(names["encode"](texts, "query"))
 
 
