@@ -26,7 +26,8 @@ IMPORT_TIMEOUT = 120.0  # seconds for a program that imports torch, possibly fro
 _COUNTING_TIME = 1.0  # seconds for counting the files of a cache
 _LOW_DISK = 2e9  # bytes of free disk: too little for a model and its vectors
 FAISS_GPU = "faiss-gpu"
-_NOT_IMPORTED = ("all", "docs", "test")  # extras that combine others, or that no command needs
+_FOR_DEVELOPERS = ("docs", "test")  # extras that no command needs
+_NOT_IMPORTED = ("all", *_FOR_DEVELOPERS)
 
 
 class State(StrEnum):
@@ -128,6 +129,8 @@ def _libraries(thorough: bool, report: Report) -> Iterator[Check]:
     yield Check("lmk", State.ok, found, facts=facts)
     for extra in ("", *programs.extras()):
         check = _extra(extra)
+        if extra in _FOR_DEVELOPERS and check.state == State.none:
+            continue
         yield _imported(extra, check, report) if thorough and check.state == State.ok else check
 
 
