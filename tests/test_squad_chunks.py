@@ -1,4 +1,4 @@
-"""examples/squad_chunks.py: the relevant chunk contains the start of the answer, at every size."""
+"""examples/papers/squad_chunks.py: the relevant chunk contains the start of the answer, at every size."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def squad(tmp_path: Path) -> Path:
 
 
 def test_each_answer_starts_in_its_relevant_chunk(squad: Path, tmp_path: Path) -> None:
-    script = ROOT / "examples" / "squad_chunks.py"
+    script = ROOT / "examples" / "papers" / "squad_chunks.py"
     sizes = (1, 3, 100)
     words = [sys.executable, script, squad, tmp_path / "made", *sizes]
     subprocess.run(list(map(str, words)), check=True)

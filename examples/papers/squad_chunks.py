@@ -1,6 +1,6 @@
 """Cut the passages of SQuAD into chunks of several sizes: ConTEB, Figure 4 (left), arXiv 2505.24782 §6.
 
-    python examples/squad_chunks.py dev-v1.1.json squad 8 16 32 64 128
+    python examples/papers/squad_chunks.py dev-v1.1.json squad 8 16 32 64 128
     lmk grid examples/papers/conteb-figure4-left.toml -o results
 
 A size of N words gives the collection squad/N. Each passage is a document in chunks. The chunk in which the
