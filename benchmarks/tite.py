@@ -8,15 +8,16 @@
 The models have the published shapes with random weights. By default, the tokens are random, with the lengths
 of MS MARCO's queries (mean 8) and passages (mean 70): only the speed has a meaning, not the vectors. With
 --collection, they are those of real queries and passages, cut at 32 and 512 tokens as in the paper. The rows
-of transformers compute with padding, those of lmk without; TITE has only lmk's attention. All models take
-turns. Ratios compare medians of this run with BERT with lmk's packed attention. Tokenizing is not
-included.
+with eager or sdpa compute with padding, the others without. lmk itself runs TITE only without padding, so its
+two padded rows use an attention of this file. All models take turns. Ratios compare medians of this run with
+BERT with lmk's packed attention. Tokenizing is not included.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import islice
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.artifact import manifest
@@ -32,6 +34,7 @@ from lmkcli.data.collection import open_collection
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
 from lmkcli.models.transformer import Transformer
+from lmkcli.plugins.tite import model as tite_model
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.kind import Tite, fuse
 from lmkcli.plugins.tite.model import TiteModel
@@ -87,12 +90,19 @@ class Bench:
         assert made.packed, made.why_padded
         return self._run(made)
 
+    def padded_tite(self, more: dict[str, Any], eager: bool) -> Run:
+        """Return a TITE in padded batches of similar lengths: padding is computed like tokens."""
+        run = self.padded(_tite_config(more), TiteModel, hidden=False)
+
+        def with_padding(sequences: Sequences) -> None:
+            with padded_attention(eager):
+                run(sequences)
+
+        return with_padding
+
     def tite(self, more: dict[str, Any]) -> Run:
         """Return a TITE run by lmk: layer norms after the sums, learned and rotary positions."""
-        config = TiteConfig(
-            strides=more["kernel_sizes"], norm_location="post", norm_type="layer",
-            absolute_positional_embedding_type="learned", **more,
-        )  # fmt: skip
+        config = _tite_config(more)
         model = TiteModel(config).to(self.device, TORCH_DTYPES[self.dtype]).eval()
         if self.device.type == "cpu":
             fuse(model.encoder)
@@ -108,8 +118,13 @@ class Bench:
 
         return run
 
-    def padded(self, config: Any, base: Any = AutoModel.from_config, **more: str) -> Run:
-        """Return an encoder of transformers with its own code, in padded batches of similar lengths."""
+    def padded(
+        self, config: Any, base: Any = AutoModel.from_config, hidden: bool = True, **more: str
+    ) -> Run:
+        """Return an encoder with its own code, in padded batches of similar lengths.
+
+        Without `hidden`, the model reads the padding as tokens.
+        """
         model = base(deepcopy(config), **more).to(self.device, TORCH_DTYPES[self.dtype]).eval()
 
         def run(sequences: Sequences) -> None:
@@ -122,7 +137,8 @@ class Bench:
                 ids = torch.zeros(mask.shape, dtype=torch.long)
                 ids[mask] = torch.from_numpy(np.concatenate([sequences[i] for i in pack])).long()
                 with torch.inference_mode():
-                    model(ids.to(self.device), attention_mask=mask.long().to(self.device))
+                    seen = mask if hidden else torch.ones_like(mask)
+                    model(ids.to(self.device), attention_mask=seen.long().to(self.device))
 
         return run
 
@@ -145,7 +161,48 @@ class Bench:
                 FUNNEL, transformers.FunnelBaseModel
             ),
         }
+        late = TITES["TITE 2 late"]
+        rows["TITE 2 late (sdpa)"] = lambda: self.padded_tite(late, eager=False)
+        rows["TITE 2 late (eager)"] = lambda: self.padded_tite(late, eager=True)
         return rows | {name: lambda more=more: self.tite(more) for name, more in TITES.items()}
+
+
+def _tite_config(more: dict[str, Any]) -> TiteConfig:
+    return TiteConfig(
+        strides=more["kernel_sizes"], norm_location="post", norm_type="layer",
+        absolute_positional_embedding_type="learned", **more,
+    )  # fmt: skip
+
+
+@contextmanager
+def padded_attention(eager: bool) -> Iterator[None]:
+    """Let TITE compute the attention of a batch of sequences of one length, with a mask for padding.
+
+    The mask hides nothing. Its cost is the same, and the vectors of this benchmark have no meaning.
+    """
+
+    def attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: Any, _alibi: Any
+    ) -> torch.Tensor:
+        count = len(lengths.keys)
+        q, k, v = (
+            part.view(count, -1, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
+        )
+        mask = torch.ones(count, 1, 1, k.shape[2], dtype=torch.bool, device=q.device)
+        if eager:
+            weights = q @ k.transpose(2, 3) * q.shape[3] ** -0.5
+            weights = weights.masked_fill(~mask, -torch.inf).softmax(-1, dtype=torch.float32)
+            attended = weights.to(v.dtype) @ v
+        else:
+            attended = scaled_dot_product_attention(q, k, v, mask)
+        return attended.transpose(1, 2).flatten(0, 1)
+
+    own = tite_model.attend
+    tite_model.attend = attend
+    try:
+        yield
+    finally:
+        tite_model.attend = own
 
 
 def texts(count: int) -> dict[str, Sequences]:

@@ -707,6 +707,9 @@ class Pretrain(_Pretrain):
         architecture: Create a model with random weights: a config.json, or its keys in TOML.
         tokenizer: Tokenizer of the new model: a folder or a hub name.
         init_from: Copy weights of the same name and shape from this model into the new one.
+        dev: mlm: texts to measure the accuracy of masked tokens on; repeatable.
+        dev_every: Steps between evaluations; 0: a tenth of all steps.
+        dev_mask: Share of masked tokens of the texts of dev. Default: as --mask.
         batches: Draw a batch from one source, or mix sources in a batch.
         sampling_temperature: Sampling of sources: in proportion to their size (1), or more evenly
             (above 1).
@@ -759,6 +762,9 @@ class Pretrain(_Pretrain):
         architecture: str | Path | None = None,
         tokenizer: str | Path = '',
         init_from: str | Path = '',
+        dev: Source | Sequence[str | Path] | None = None,
+        dev_every: int = 0,
+        dev_mask: float | None = None,
         batches: Literal['source', 'mixed'] = 'mixed',
         sampling_temperature: float = 1.0,
         like_length: bool = True,

@@ -74,7 +74,9 @@ def test_the_page_has_every_file_in_the_rows_of_its_tables() -> None:
 
 def test_every_recipe_of_a_paper_is_named_with_its_sections() -> None:
     """The recipes in examples/ cite the paper, or mark a value as their own."""
-    for name in ("m2bert-pretrain", "m2bert-retrieval", "tite-2-late", "tite-msmarco"):
+    landmarks = ("lmk-msmarco-passage", "lmk-msmarco-document", "lmk-multilingual")
+    others = ("insent", "insent-late", "m2bert-pretrain", "m2bert-retrieval", "tite-2-late")
+    for name in (*landmarks, *others, "tite-msmarco"):
         text = (ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8")
         assert f"examples/{name}.toml" in PAGE
         assert "§" in text

@@ -118,14 +118,16 @@ class IndexFacts(Facts, frozen=True, kw_only=True):
 
 
 class RunFacts(Facts, frozen=True, kw_only=True):
-    """Also the path of the index, the collection of the queries, and what models read only in part.
+    """Also the path of the index, the collection of the queries, and what the run cannot show.
 
-    cut_queries: the number of queries that were cut. cut_pairs: of pairs of a query and a document, cut by a
-    cross-encoder. Both are None until the run is written.
+    unfindable: the number of relevant documents or chunks that the index cannot return. cut_queries: the
+    number of queries that were cut. cut_pairs: of pairs of a query and a document, cut by a cross-encoder.
+    The last two are None until the run is written.
     """
 
     index: str
     collection: str
+    unfindable: int = 0
     cut_queries: int | None = None
     cut_pairs: int | None = None
 

@@ -281,7 +281,8 @@ class SearchedRun(Searched):
     """A run file and its counts.
 
     `without_hits` is the number of queries without any hit. A model read only a part of `cut` queries, and a
-    cross-encoder of `cut_pairs` pairs of a query and a document.
+    cross-encoder of `cut_pairs` pairs of a query and a document. The index cannot return `unfindable` of the
+    relevant documents or chunks.
     """
 
     output: Path
@@ -290,6 +291,7 @@ class SearchedRun(Searched):
     without_hits: int
     cut: int = 0
     cut_pairs: int = 0
+    unfindable: int = 0
 
     def as_json(self) -> Any:
         """The path and the counts; the key `silent` is the number of queries without any hit."""
@@ -775,7 +777,13 @@ class Search(
 
         queries = self._queries(spelling, report)
         k = self.k or _IN_RUN
-        described = searching.run_manifest(opened, spelling, queries, k, report.call)
+        relevant = searching.Relevant()
+        if not self.shard:
+            relevant = searching.relevant(opened, spelling, queries)
+        if line := relevant.note(opened.info.path):
+            report.note(line)
+        lacking = len(relevant.unfindable)
+        described = searching.run_manifest(opened, spelling, queries, k, report.call, lacking)
         with nullcontext() if self.shard else place.exclusive():
             whole = self.shard is not None or place.stream
             shards = None if whole else Shards.find(place.path, described.identity)
@@ -787,7 +795,12 @@ class Search(
                 )
                 done = searching.counts_of(place.path, len(queries))
                 return SearchedRun(
-                    place.path, done.queries, done.lines, done.without_hits, done.cut
+                    place.path,
+                    done.queries,
+                    done.lines,
+                    done.without_hits,
+                    done.cut,
+                    unfindable=lacking,
                 )
             if shards:
                 shards.check_whole()  # before an older run is removed
@@ -816,6 +829,7 @@ class Search(
             written.without_hits,
             written.cut,
             written.cut_pairs,
+            lacking,
         )
 
     def _search_shard(

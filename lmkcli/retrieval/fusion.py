@@ -20,6 +20,7 @@ from lmkcli.retrieval.index import (
     Passage,
     WeighsWords,
     query_words,
+    unfindable,
 )
 from lmkcli.text.query_words import QueryWords
 
@@ -122,6 +123,13 @@ class FusedIndex:
                 if words.coverage(passage.text) > 2 * words.coverage(best.text):
                     passages[name] = passage
         return passages
+
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids that none of the indexes can return."""
+        lacking = [*ids]
+        for index in self._indexes:
+            lacking = unfindable(index, lacking)
+        return lacking
 
     def query_words(self, question: str) -> QueryWords:
         """Return the words of a question with the weights of the first index that knows any."""

@@ -117,6 +117,19 @@ class Index(Protocol):
         """Return the best chunk of each document; nothing if the index has no chunks."""
 
 
+@runtime_checkable
+class KnowsUnits(Protocol):
+    """An index that knows which documents or chunks it can return."""
+
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids, in order, that no search returns: unknown ones, and those without a vector."""
+
+
+def unfindable(index: object, ids: Sequence[str]) -> list[str]:
+    """Return the ids that an index cannot return; nothing if the index does not know that."""
+    return index.unfindable(ids) if isinstance(index, KnowsUnits) else []
+
+
 class ScoredChunk(NamedTuple):
     """A chunk of a document: its range of characters in the content, and its score for a query.
 

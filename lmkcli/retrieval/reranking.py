@@ -13,7 +13,7 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, Scored, ranked
 from lmkcli.retrieval.fusion import SCALES
-from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words
+from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words, unfindable
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.text.query_words import QueryWords
 
@@ -79,6 +79,10 @@ class RerankedIndex:
     def query_words(self, question: str) -> QueryWords:
         """Return the words of a question with the weights of the reranked index."""
         return query_words(self._index, question)
+
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids that the reranked index cannot return."""
+        return unfindable(self._index, ids)
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """Chunks of the reranker if it has chunks, else of the reranked index."""

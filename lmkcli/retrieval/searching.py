@@ -15,7 +15,7 @@ from lmkcli.data.run import Run, write_runs
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Note, Progress, mute
-from lmkcli.retrieval.index import Index
+from lmkcli.retrieval.index import Index, unfindable
 from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.hardware import anonymous_memory, release_memory
 from lmkcli.system.output_streams import is_stream
@@ -105,6 +105,38 @@ def queries_of(spelling: str, all_queries: bool, note: Note = mute) -> tuple[lis
     return judged, len(everything) - len(judged)
 
 
+class Relevant(NamedTuple):
+    """The relevant documents or chunks of the queries: their number, and those that cannot be found."""
+
+    total: int = 0
+    unfindable: tuple[str, ...] = ()
+
+    def note(self, path: str) -> str:
+        """A line about those that cannot be found; empty if there are none."""
+        if not self.unfindable:
+            return ""
+        return (
+            f"{len(self.unfindable):,} of {self.total:,} relevant chunks or documents cannot be found: "
+            f"{path} does not contain {self.unfindable[0]}"
+            f"{' and others' if len(self.unfindable) > 1 else ''}; encode whole documents of the same "
+            "collection, and rank chunks (--level chunk) if chunks are judged"
+        )
+
+
+def relevant(index: Index, spelling: str, queries: list[Query]) -> Relevant:
+    """Look for the relevant documents or chunks of the queries in the index.
+
+    An encoding that is cut, or of another collection, lacks some of them, and no measure shows that.
+    """
+    collection = open_collection(spelling)
+    if not collection.has_qrels():
+        return Relevant()
+    asked = {query.id for query in queries}
+    named = (qrel for qrel in collection.qrels() if qrel.grade > 0 and qrel.query_id in asked)
+    ids = [*dict.fromkeys(qrel.doc_id for qrel in named)]
+    return Relevant(len(ids), tuple(unfindable(index, ids)))
+
+
 def search(  # noqa: PLR0913 - the search, and its reports
     index: Index,
     queries: list[Query],
@@ -129,8 +161,8 @@ def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
         yield first, queries[first : first + QUERIES_AT_ONCE]
 
 
-def run_manifest(
-    index: Index, spelling: str, queries: list[Query], k: int, call: Call
+def run_manifest(  # noqa: PLR0913 - the inputs of a run
+    index: Index, spelling: str, queries: list[Query], k: int, call: Call, lacking: int = 0
 ) -> RunManifest:
     """Return the manifest of a run. Its identity is the index, the queries and the depth `k`."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
@@ -141,6 +173,7 @@ def run_manifest(
             **manifest.environment(call),
             collection=open_collection(spelling).name,
             index=info.path,
+            unfindable=lacking,
         ),
     )
 

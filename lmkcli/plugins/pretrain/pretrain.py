@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination
 from lmkcli.operations.train import ModelOutput, Trained, plan_training
 from lmkcli.progress import Report
@@ -51,11 +52,47 @@ class NewModelOptions(Settings):
     ] = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOutOptions(Settings):
+    """Texts on which the accuracy of masked tokens is measured during a pre-training."""
+
+    panel: ClassVar[str] = "Development set"
+    dev: Annotated[
+        list[str] | None,
+        Flag(
+            "mlm: texts to measure the accuracy of masked tokens on; repeatable.",
+            role="collection",
+            suggest_for="--eval --validation --validation-file --dev-set",
+        ),
+    ] = None
+    dev_every: Annotated[
+        int,
+        Flag(
+            "Steps between evaluations; 0: a tenth of all steps.",
+            min=0,
+            aliases="--eval-steps",
+            suggest_for="--eval-every",
+        ),
+    ] = 0
+    dev_mask: Annotated[
+        float | None,
+        Flag("Share of masked tokens of the texts of --dev.", min=0, max=1, shown="as --mask"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, default in (("dev_every", 0), ("dev_mask", None)):
+            if getattr(self, name) != default and not self.dev:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} has no effect without --dev; add texts, or drop it")
+
+
 @dataclass(frozen=True)
 class Pretrain(
     Operation[Trained],
     ModelOutput,
     PretrainSettings,
+    HeldOutOptions,
     NewModelOptions,
     RecipeOptions,
 ):
@@ -91,6 +128,11 @@ class Pretrain(
 
         recipe, settings = self.part(RecipeOptions), self.part(PretrainSettings)
         check_grans(recipe)
+        if self.dev and self.objective != "mlm":
+            raise UsageError(
+                f"--dev measures the accuracy of masked tokens, which --objective {self.objective} does not "
+                "have; use --objective mlm, or drop it"
+            )
         from lmkcli.training.request import BaseModelSpec, resolve_pretraining
 
         base_model = BaseModelSpec(recipe, self.architecture, self.tokenizer, self.init_from)
@@ -99,10 +141,12 @@ class Pretrain(
         from lmkcli.training.loop import execution  # imports torch: only after all checks
 
         job = planned(request, base_model, settings, self.offline)
+        if self.dev:
+            job = job.held_out(self.dev, self.dev_every, self.dev_mask, self.offline)
         for line in describe_pretraining(job):
             report.note(line)
         if destination is None:
-            return plan_training(job, None, self.output, report)
+            return plan_training(job, job.dev, self.output, report)
         if destination.replaces:
             job.task(execution.Start())
         folder = destination.path

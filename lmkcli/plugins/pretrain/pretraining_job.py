@@ -30,6 +30,7 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.pretrain.batches import MaskedBatches, TextLayout
 from lmkcli.plugins.pretrain.corpus import Corpus, in_blocks, read_corpus
+from lmkcli.plugins.pretrain.held_out import MaskedAccuracy
 from lmkcli.plugins.pretrain.masking import Masking, MaskingVocabulary
 from lmkcli.plugins.pretrain.pretext import (
     HeadOptions,
@@ -38,19 +39,21 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
-from lmkcli.spec.recipe import Recipe
+from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
 from lmkcli.training.data.inputs import SHOWN, PlacedText, TrainingSide, placed_text
 from lmkcli.training.data.sampling import Sampling
-from lmkcli.training.data.sources import Source, describe_sources
+from lmkcli.training.data.sources import Source, describe_sources, parse_source
 from lmkcli.training.loop import checkpoints
+from lmkcli.training.loop.development import Dev
 from lmkcli.training.loop.execution import MACHINE, Start, budget
 from lmkcli.training.loop.trainer import TrainingTask
 from lmkcli.training.request import (
     BaseModelSpec,
     ResolvedPretraining,
     check_layout,
+    check_sources,
     joined_sources,
     resolve_pretraining,
 )
@@ -80,6 +83,7 @@ class PretrainJob:
     corpus: Corpus
     settings: PretrainSettings
     created: CreatedModel | None = None  # the new model; None if an existing model is trained
+    dev: Dev | None = None  # held-out texts
 
     @cached_property
     def kind(self) -> Any:
@@ -112,6 +116,7 @@ class PretrainJob:
             sources=[{"weight": source.weight} for source in self.sources],
             settings={k: v for k, v in asdict(self.settings).items() if k not in MACHINE},
             new=self.created.identity if self.created else {},
+            dev=self.dev.identity if self.dev else {},
         )
 
     def __len__(self) -> int:
@@ -119,8 +124,35 @@ class PretrainJob:
         return len(self.corpus)
 
     def without_scoring(self) -> "PretrainJob":
-        """Return the same job without checkpoints."""
-        return replace(self, settings=self.settings.without_checkpoints())
+        """Return the same job without checkpoints and held-out texts."""
+        return replace(self, settings=self.settings.without_checkpoints(), dev=None)
+
+    def held_out(
+        self, names: Sequence[str], every: int, mask: float | None, offline: bool
+    ) -> "PretrainJob":
+        """Return the same job with an accuracy on other texts, every so many steps (0: a tenth of all).
+
+        `mask` is the share of their masked tokens; None stands for that of the training.
+        """
+        sources = tuple(map(parse_source, names))
+        check_sources(sources)
+        masking = self.masking if mask is None else replace(self.masking, share=mask)
+        options = RecipeOptions(model=str(self.resolved.folder.path))
+        texts = {}
+        for source in sources:
+            corpus = read_corpus([source], options, self.tokenizer, offline)
+            joined = joined_sources([source], self.settings)
+            if any(joined):
+                corpus = _in_blocks(corpus, self.layout, joined)
+            texts[source.name] = MaskedBatches(
+                corpus,
+                self.layout,
+                masking,
+                MaskingVocabulary.of(self.tokenizer),
+                self.settings.seed,
+            )
+        scorer = MaskedAccuracy(texts, self.settings.batch_tokens)
+        return replace(self, dev=Dev(scorer, every or max(1, self.settings.steps // 10)))
 
     def shown(self, batch: PretrainBatch) -> list[list[PlacedText]]:
         """Return the first texts of a batch, masked as the encoder reads them."""
@@ -145,7 +177,7 @@ class PretrainJob:
         module = Pretraining(model, heads)
         trainable.freeze_unused(module, module(next(self.feed(Start()).batches()).texts[:_PROBE]))
         step = PretextStep(heads, budget(model, self.settings, start.note, parts=2))
-        return TrainingTask(module, step, feed, self.settings)
+        return TrainingTask(module, step, feed, self.settings, self.dev)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
         """Return the entries of training.json that are specific to pre-training."""
@@ -154,6 +186,7 @@ class PretrainJob:
             "objective": self.settings.objective,
             "sources": describe_sources(self.sources, self.corpus.sources),
             "loaded_by": exported(self.resolved).loaded_by,
+            **({"dev": self.dev.facts(history)} if self.dev else {}),
         }
 
     def publish(

@@ -5,7 +5,7 @@ documents. `ChunkedIndex` ranks chunks, or documents by their best chunk.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -204,6 +204,12 @@ class LexicalIndex:
             return {name: Doc(name, "") for name in ids}
         return {doc.id: doc for doc in table.docs_at(table.rows_by_ids(ids))}
 
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids that the index does not contain; nothing if it stores no documents."""
+        table = self._table
+        found = {*ids} if table is None else {*table.ids_at(table.rows_by_ids([*ids]))}
+        return [name for name in ids if name not in found]
+
     def greatest_score(self, query: Query) -> float | None:
         """Return the limit of the score of a document, if the engine knows it."""
         engine = self._engine
@@ -288,6 +294,13 @@ class ChunkedIndex(LexicalIndex):
         return {
             name: Doc(name, part.text, doc.title) for name, (doc, part) in self._parts(ids).items()
         }
+
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids, of documents or of chunks, that the index does not contain."""
+        if not self._by_chunk:
+            return super().unfindable(ids)
+        found = self._parts([*ids])
+        return [name for name in ids if name not in found]
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """The best chunk of each document that shares a term with the query, or the ranked chunks."""

@@ -195,6 +195,17 @@ class VectorIndex(Generic[AnyRows]):
             if doc_id in rows and is_digits(chunk) and int(chunk) < len(vectors.spans(rows[doc_id]))
         ]
 
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids that have no vector. The ids of all parts are read once."""
+        if self.units.level == "chunk":
+            found = {*self.existing(ids)}
+        else:
+            vectors = self.units.vectors
+            rows = vectors.rows_of([*ids])
+            counts = None if vectors.single else np.diff(vectors.starts)
+            found = {name for name, row in rows.items() if counts is None or counts[row]}
+        return [name for name in ids if name not in found]
+
     def chunk_scores(self, query: Query, name: str) -> list[ScoredChunk]:
         """Return all chunks of a document with their scores for a query; nothing without chunks."""
         vectors = self.units.vectors

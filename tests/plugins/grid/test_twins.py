@@ -31,6 +31,7 @@ class Size(NamedTuple):
 SIZES = {
     "conteb-table2": Size(8, 3, 3),
     "conteb-figure4": Size(3, 1, 1),
+    "conteb-figure4-left": Size(3, 1, 1),
     "conteb-figure6": Size(12, 2, 12),
     "m2bert-table17": Size(4, 1),
     "tite-table4": Size(4, 1),

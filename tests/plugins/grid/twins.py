@@ -173,9 +173,12 @@ def _model(place: Path, name: str) -> None:
 
 
 def _narrow(architecture: Table) -> Table:
-    """The same layers with a sixteenth of the widths, and the vocabulary of the tests."""
-    widths = ("hidden_size", "hidden_sizes", "intermediate_size", "intermediate_sizes")
-    narrow = {key: _divided(architecture[key]) for key in widths if key in architecture}
+    """The same layers with a sixteenth of the widths and positions, and the vocabulary of the tests."""
+    sizes = (
+        *("hidden_size", "hidden_sizes", "intermediate_size", "intermediate_sizes"),
+        *("max_position_embeddings", "long_conv_l_max"),  # M2-BERT pads each text to this length
+    )
+    narrow = {key: _divided(architecture[key]) for key in sizes if key in architecture}
     return {**architecture, **narrow, "vocab_size": tiny.VOCABULARY}
 
 

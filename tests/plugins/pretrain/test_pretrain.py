@@ -4,10 +4,18 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForMaskedLM
 
+from lmkcli.plugins.pretrain.pretraining_job import BaseModelSpec, plan
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.training.data.sampling import ExampleBatch
+from lmkcli.training.settings import PretrainSettings
 from tests import tiny
 from tests.conftest import Lmk
 
@@ -117,6 +125,45 @@ def test_the_log_has_the_accuracy_of_masked_tokens_and_curves_share_a_figure(
         "plot", tmp_path / "fast", beir / "corpus.jsonl", "-o", tmp_path / "x.svg", code=2
     ).err
     assert "must be folders of trainings" in err
+
+
+def test_held_out_texts_have_their_own_share_of_masks(
+    lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    """M2-BERT, App. A.3: masks of .3 in the training, and of .15 in the evaluation on other texts."""
+    texts = [{"_id": str(n), "text": tiny.sentence(n, 20)} for n in range(9)]
+    tiny.write_jsonl(tmp_path / "held.jsonl", texts)
+    words = ("pretrain", beir, "-m", tiny_model("bert"), "--max-length", 32, "--no-whole-words")
+    few = ("--steps", 40, "--batch-size", 8, "--dtype", "fp32", "--log-every", 1, "--lr", 1e-2)
+    dev = ("--dev", tmp_path / "held.jsonl", "--dev-every", 20, "--dev-mask")
+    folder = tmp_path / "model"
+    done = lmk(*words, *few, *dev, 0.15, "-o", folder)
+    assert "step 40: accuracy" in done.err
+    lines = [json.loads(line) for line in (folder / "log.jsonl").open()]
+    assert [line["step"] for line in lines if "dev" in line] == [20, 40]
+    facts = json.loads((folder / "training.json").read_text())["dev"]
+    assert facts["mask"] == 0.15
+    lmk(*words, *few, *dev, 0.3, "-o", folder, code=3)  # not the same training
+    assert "points" in lmk("plot", folder, "-o", tmp_path / "curves.svg").out
+    for wrong in (("--dev-mask", 0.15), ("--objective", "retromae", *dev, 0.15)):
+        assert "--dev" in lmk(*words, *few, *wrong, "-o", tmp_path / "x", code=2).err
+    job = plan([str(beir)], BaseModelSpec(RecipeOptions(model=str(folder))), PretrainSettings())
+    scored = job.held_out([str(tmp_path / "held.jsonl")], 1, 0.15, True).dev
+    assert scored
+    (place,) = scored.scorer.texts.values()  # type: ignore[attr-defined]
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    hits = hidden = 0
+    rows = np.arange(9)
+    for text in replace(place, masking=replace(place.masking, whole_words=False), seed=0)(
+        ExampleBatch(0, rows, rows)
+    ).texts:
+        ids = torch.from_numpy(text.shown).long()[None]
+        best = model(ids).logits[0].argmax(-1).numpy()
+        hits += int((best == text.input.ids)[text.hidden].sum())
+        hidden += len(text.hidden)
+    assert hits
+    assert hidden < 0.3 * sum(len(text["text"].split()) for text in texts) + 9
+    assert facts["published"]["score"] == pytest.approx(hits / hidden, abs=1e-6)
 
 
 def test_sources_are_mixed_as_blocks_and_single_texts(
