@@ -26,10 +26,8 @@ def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
     if needed >= free_memory():
         yield {}
         return
-    mapping: Any = (
-        modeling_utils.load_state_dict
-    )  # maps pickled weights, whatever its arguments are
     reader: Any = modeling_utils
+    mapping = reader.load_state_dict  # it maps pickled weights, whatever its arguments are
     reader.load_state_dict = lambda file, *_, **__: torch.load(
         file, map_location="cpu", weights_only=True
     )
