@@ -225,7 +225,10 @@ def _parameter_of(verb: str, option: Option, panel: str | None = None) -> inspec
     default = inspect.Parameter.empty if option.required else option.field.default
     complete = completion.completer(option)
     if flag.argument:
-        argument = typer.Argument(metavar=flag.metavar, help=flag.help, autocompletion=complete)
+        # readable: reading shows whether a file can be read, and its error tells the cause
+        argument = typer.Argument(
+            metavar=flag.metavar, help=flag.help, autocompletion=complete, readable=False
+        )
         return _parameter(option.name, Annotated[type_, argument], default)
     spelling = option.spelling
     if type_ in (bool, bool | None) and default is not False:

@@ -24,7 +24,10 @@ from lmkcli.text.progress_bar import Lines, bar
 
 _WIDTH = 200  # of tables without a terminal
 _MANY = 1000  # rows of a table that rich would take seconds for
-_LONGEST = 20_000  # characters of an error
+_LONGEST = (
+    3_000  # characters of an error or a note; their texts may come from a file or the command line
+)
+_TRACEBACK = 30_000  # characters of a traceback
 
 quiet = False
 verbose = False
@@ -42,16 +45,28 @@ def _is_unicode(stream: TextIO) -> bool:
 
 
 def error(message: str, label: str = "error: ") -> None:
-    """Print one message on stderr, also with --quiet; of a message with a huge name, only the start."""
-    shown = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …"
-    print(visible(f"{label}{shown}"), file=sys.stderr)
+    """Print one message on stderr, also with --quiet. Of a very long message, print the start and the end."""
+    print(visible(f"{label}{_bounded(message, _LONGEST)}"), file=sys.stderr)
+
+
+def trace(lines: str) -> None:
+    """Print a traceback on stderr."""
+    print(visible(_bounded(lines, _TRACEBACK)), file=sys.stderr)
 
 
 def note(message: str) -> None:
     """Print a note on stderr, unless --quiet is given; a Detail only with --verbose."""
     if not quiet and (verbose or not isinstance(message, Detail)):
         sys.stdout.flush()  # keeps the order of lines if both streams go to one file
-        print(visible(message), file=sys.stderr, flush=True)
+        print(visible(_bounded(message, _LONGEST)), file=sys.stderr, flush=True)
+
+
+def _bounded(message: str, most: int) -> str:
+    """Return a message without its middle if it is too long: the start has the fault, the end the remedy."""
+    if len(message) <= most:
+        return message
+    end = most // 4
+    return f"{message[: most - end]} … {message[-end:]}"
 
 
 def output(text: str = "", end: str = "\n") -> None:

@@ -105,7 +105,7 @@ def exit_codes() -> Iterator[None]:
         sys.exit(Stopped.exit_code)
     except LmkError as error:
         if console.verbose:
-            console.error(traceback.format_exc(), label="")
+            console.trace(traceback.format_exc())
         console.error(str(error), label="" if isinstance(error, Stopped) else "error: ")
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -126,7 +126,7 @@ def exit_codes() -> Iterator[None]:
         if not message:
             raise
         if console.verbose:
-            console.error(traceback.format_exc(), label="")
+            console.trace(traceback.format_exc())
         console.error(message)
         sys.exit(DataError.exit_code)
 

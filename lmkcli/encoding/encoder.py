@@ -516,9 +516,9 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
-    model, pooling = representation_of(side.pool).open(
-        side, folder.route(side.weights, side.tokenizer), options
-    )
+    folder = folder.route(side.weights, side.tokenizer)
+    model, pooling = representation_of(side.pool).open(side, folder, options)
+    folder.check_unchanged()
     if side.max_length > model.limit:
         raise UsageError(
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"

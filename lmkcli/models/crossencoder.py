@@ -17,7 +17,7 @@ from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
-from lmkcli.models.tensors import unmapped
+from lmkcli.models.unmapped import unmapped
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -98,7 +98,11 @@ def open_cross_encoder(
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
     computed = native_dtype(chosen) if dtype == "auto" else dtype or "fp32"
-    with opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code):
+    identity = digest([folder.weights_digest, folder.tokenizer_digest])
+    with (
+        opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code),
+        unmapped(folder.encoder) as arguments,
+    ):
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder.encoder),
             trust_remote_code=trust_remote_code,
@@ -106,9 +110,10 @@ def open_cross_encoder(
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder.encoder), dtype=TORCH_DTYPES[computed], output_loading_info=True,
-            trust_remote_code=trust_remote_code, **unmapped(folder.encoder),
+            trust_remote_code=trust_remote_code, **arguments,
         )  # fmt: skip
         compute_buffers(model, TORCH_DTYPES[computed])
+    folder.check_unchanged()
     if missing := sorted(report["missing_keys"]):
         raise DataError(
             f"{name} is no cross-encoder: it has no weights for {', '.join(missing[:3])}"
@@ -122,7 +127,7 @@ def open_cross_encoder(
     limit = min(folder.max_length or tokenizer.model_max_length, folder.positions or 512)
     return SequenceClassifier(
         name,
-        digest([folder.weights_digest, folder.tokenizer_digest]),
+        identity,
         model.to(chosen).eval(),
         tokenizer,
         int(limit),

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from lmkcli.models.attention import QueryKeyLengths, kernel
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.tensors import chosen_tensors
 from lmkcli.models.weight_files import weight_files
 
 LOGITS_BLOCK = 1 << 24  # logits in memory at a time
@@ -110,11 +110,8 @@ def released_head(folder: ModelFolder) -> dict[str, Tensor]:
     head: dict[str, Tensor] = {}
     files = weight_files(folder.encoder)
     for file in (each for each in files if each.suffix == ".safetensors"):
-        with safe_open(file, "pt") as weights:
-            stored = set(weights.keys())
-            for name, own in names.items():
-                if name in stored:
-                    head[own] = weights.get_tensor(name)
+        for name, value in chosen_tensors(file, names, "the weights").items():
+            head[names[name]] = value
     return head if "dense.weight" in head else {}
 
 

@@ -215,9 +215,38 @@ class ModelFolder:
         names = sorted({row.weights for row in POOLERS.values() if row.weights})
         return [self.path / name for name in names if (self.path / name).is_dir()]
 
+    def check_unchanged(self) -> None:
+        """Raise DataError if a file has changed since its digest was computed.
+
+        After a model is opened, this shows that its weights are those of the digest. A file is read again
+        only if its size or times have changed.
+        """
+        for name, compute in (
+            ("weights_digest", self._weights_digest),
+            ("tokenizer_digest", self._tokenizer_digest),
+        ):
+            known = vars(self).get(name)
+            try:
+                changed = known is not None and compute() != known
+            except OSError:
+                changed = True
+            if changed:
+                raise DataError(
+                    f"another program changed {self.path} while lmk read it; run the same command again when "
+                    "it has finished"
+                )
+
     @cached_property
     def weights_digest(self) -> str:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
+        return self._weights_digest()
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """The sha256 of the tokenizer's files, and its options."""
+        return self._tokenizer_digest()
+
+    def _weights_digest(self) -> str:
         files = [*digested_files(self.encoder), *self.encoder.glob("config.json")]
         folders = [module.folder for module in (*self.modules, *self.projections)]
         others = filter(None, (self.static_queries, self.word_weights))
@@ -229,9 +258,7 @@ class ModelFolder:
                 files.append(table)
         return _digest(files, self.path)
 
-    @cached_property
-    def tokenizer_digest(self) -> str:
-        """The sha256 of the tokenizer's files, and its options."""
+    def _tokenizer_digest(self) -> str:
         names: tuple[str, ...] = TOKENIZER_FILES
         if not (self.encoder / "tokenizer.json").exists():
             # transformers also accepts names such as tokenizer.model.v3

@@ -24,7 +24,8 @@ from lmkcli.models.files import (
     listed_modules,
     model_files,
 )
-from lmkcli.models.tensors import read_tensors, unmapped
+from lmkcli.models.tensors import read_tensors
+from lmkcli.models.unmapped import unmapped
 
 PREFIX = "base_model.model."  # peft writes it before the names of the base model
 _FIX = "download the adapter again"
@@ -93,9 +94,12 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # it would count shards of small files
     added = read_tensors(adapter.matrices, "the matrices of an adapter")
     added = {name.removeprefix(PREFIX): value for name, value in added.items()}
-    with opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False):
+    with (
+        opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False),
+        unmapped(base) as arguments,
+    ):
         model = _kind_of(base, added).from_pretrained(
-            base, dtype="float32", trust_remote_code=False, **unmapped(base)
+            base, dtype="float32", trust_remote_code=False, **arguments
         )
     try:
         state = _merged_state(_own_state(model), added, adapter.factor)

@@ -4,6 +4,8 @@ Files are read into memory instead of being mapped. A program that shortens a ma
 into the same folder, would end this process with SIGBUS.
 """
 
+import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from lmkcli.models.files import check_file, loading
-from lmkcli.models.weight_files import check_headers, weight_files
-from lmkcli.system.hardware import free_memory
+from lmkcli.models.weight_files import check_headers
 
 
 def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
@@ -27,10 +28,22 @@ def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
         return {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
 
 
-def unmapped(folder: Path) -> dict[str, Any]:
-    """Return the argument of `from_pretrained` that makes transformers read weights into memory.
+def chosen_tensors(file: Path, names: Container[str], what: str) -> dict[str, Tensor]:
+    """Return some tensors of a safetensors file; names that it does not contain are left out.
 
-    Empty if the memory is not large enough for the files and the model together.
+    Their bytes become a file of their own in memory, which the library checks like any other. DataError,
+    with `what`, if it is not a file of tensors.
     """
-    needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
-    return {"disable_mmap": True} if needed < free_memory() else {}
+    with loading(f"{file}, {what},"), open(file, "rb") as opened:
+        check_headers([file])
+        length = int.from_bytes(opened.read(8), "little")
+        entries = json.loads(opened.read(min(length, file.stat().st_size)))
+        found, parts, total = {}, [], 0
+        for name in (name for name in entries if name in names):
+            begin, end = entries[name]["data_offsets"]
+            opened.seek(8 + length + begin)
+            parts.append(opened.read(min(end - begin, file.stat().st_size)))
+            found[name] = {**entries[name], "data_offsets": [total, total + len(parts[-1])]}
+            total += len(parts[-1])
+        header = json.dumps(found).encode()
+        return load(b"".join([len(header).to_bytes(8, "little"), header, *parts]))

@@ -5,7 +5,7 @@ Processes that only tokenize load this module, so it imports neither torch nor t
 
 import re
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import CHUNK_BREAK, check_text
 from lmkcli.errors import DataError
 from lmkcli.models.files import loading
+from lmkcli.models.long_texts import can_cut, cuts
 from lmkcli.pooling.table import SpecialTokens
-from lmkcli.store.ragged import ranges
+from lmkcli.store.ragged import Longs, ranges
 from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
+from lmkcli.system.streams import batched
 from lmkcli.text.sentences import sentence_spans
 
+CHARACTERS = 1 << 19  # that are tokenized together; a tokenizer takes 100 bytes for each
 _SPACES = re.compile("  +")
 
 
@@ -58,12 +61,12 @@ class Tokenizer:
             return TokenBlock.of(self._sentences(texts))
         bodies = texts if self.keep_space else [text.strip() for text in texts]
         if not self.spans and not self.prompt:
-            return _block_of_ids(self._encode(bodies, fast=True))
+            return self._encode(bodies, spans=False)
         encoded = self._encode([self.prompt + body for body in bodies])
         leads = [0 if self.keep_space else len(text) - len(text.lstrip()) for text in texts]
         alone = None
         if self.prompt and self.hidden_suffix is not None:
-            alone = len(self._encode([self.prompt])[0].ids) + self.hidden_suffix
+            alone = len(self._encode([self.prompt]).ids) + self.hidden_suffix
         return _without_prompts(encoded, len(self.prompt), leads, alone)
 
     def contexts(self, texts: list[str]) -> list[Ints]:
@@ -76,11 +79,11 @@ class Tokenizer:
         plain = [text.replace(CHUNK_BREAK, " ").strip() for text in texts]
         bodies = [f"{text}\n" for text in plain if text]
         if self.splitter == "sentence":  # tokenizes the prompt separately
-            encoded = iter(np.array(item.ids, np.int32) for item in self._encode(bodies))
+            block = self._encode(bodies)
         else:
-            items = self._encode([self.prompt + body for body in bodies])
-            block = _without_prompts(items, len(self.prompt), [0] * len(items))
-            encoded = iter(tokens.ids for tokens in block)
+            block = self._encode([self.prompt + body for body in bodies])
+            block = _without_prompts(block, len(self.prompt), [0] * len(block))
+        encoded = iter(tokens.ids for tokens in block)
         return [next(encoded) if text else np.zeros(0, np.int32) for text in plain]
 
     def tokens(self, ids: Ints) -> list[str]:
@@ -92,18 +95,28 @@ class Tokenizer:
         text: str = self.fast.decode(ids.tolist(), skip_special_tokens=False)
         return text
 
-    def _encode(self, texts: list[str], fast: bool = False) -> list[Any]:
-        """Encode texts; if `fast`, without spans."""
-        encode = self.fast.encode_batch_fast if fast else self.fast.encode_batch
-        with loading("a text", "cannot be tokenized with the tokenizer of this model"):
-            return list(encode(texts, add_special_tokens=False))
+    def _encode(self, texts: list[str], spans: bool = True) -> TokenBlock:
+        """Return the tokens of texts, prompts included; without `spans`, the block has none."""
+        parts = [(text, 0) for text in texts]
+        counts = np.ones(len(texts), np.int64)
+        if any(len(text) > CHARACTERS for text in texts) and can_cut(self.fast, spans):
+            parts, counts = _cut(texts)
+        encode = self.fast.encode_batch if spans else self.fast.encode_batch_fast
+        blocks = []
+        for batch in batched(parts, lambda part: len(part[0]), CHARACTERS):
+            with loading("a text", "cannot be tokenized with the tokenizer of this model"):
+                items = encode([text for text, _ in batch], add_special_tokens=False)
+            blocks.append(_block(items, [start for _, start in batch] if spans else None))
+        block = TokenBlock.join(blocks) if blocks else TokenBlock.of([])
+        of_texts = block.starts[np.concatenate([[0], np.cumsum(counts)])]
+        return TokenBlock(block.ids, block.spans, None, of_texts)
 
     def _sentences(self, texts: list[str]) -> list[TextTokens]:
         """Tokenize each sentence separately, and the prompt too (arXiv 2601.21525 §4)."""
         spans = [_sentence_spans(text) for text in texts]
         pieces = [text[a:b] for text, bounds in zip(texts, spans, strict=True) for a, b in bounds]
         encoded = iter(self._encode([_SPACES.sub(" ", piece) for piece in pieces]))
-        prompt = np.array(self._encode([self.prompt.rstrip()])[0].ids, np.int32)
+        prompt = self._encode([self.prompt.rstrip()]).ids
         return [
             _join([_sentence(next(encoded), text[a:b], a) for a, b in bounds], prompt)
             for text, bounds in zip(texts, spans, strict=True)
@@ -149,19 +162,37 @@ def _without_separators(
     return TextTokens(tokens.ids[~is_separator], back, tokens.prompt, ends.astype(np.int32))
 
 
-def _block_of_ids(items: list[Any]) -> TokenBlock:
-    """Return the ids of encoded texts without a prompt, and no spans."""
+def _cut(texts: list[str]) -> tuple[list[tuple[str, int]], Longs]:
+    """Return the parts of texts with their starts, and how many parts each text has."""
+    parts = []
+    counts = np.zeros(len(texts), np.int64)
+    for number, text in enumerate(texts):
+        starts = [*cuts(text, CHARACTERS)]
+        counts[number] = len(starts)
+        parts += [(text[a:b], a) for a, b in pairwise([*starts, len(text)])]
+    return parts, counts
+
+
+def _block(items: list[Any], shifts: list[int] | None) -> TokenBlock:
+    """Return the ids of encoded texts, and their spans plus a number for each text; None for no spans."""
     starts = np.zeros((len(items) + 1, 4), np.int64)
     starts[1:, IDS] = np.cumsum([len(item) for item in items])
     # chain and fromiter make no array for each text
     every = chain.from_iterable(item.ids for item in items)
     with loading("a text", "cannot be tokenized: the tokenizer has impossible token ids"):
         ids = np.fromiter(every, np.int32, int(starts[-1, IDS]))
-    return TokenBlock(ids, np.zeros((0, 2), np.int32), None, starts)
+    if shifts is None:
+        return TokenBlock(ids, np.zeros((0, 2), np.int32), None, starts)
+    starts[:, SPANS] = starts[:, IDS]
+    pairs = chain.from_iterable(item.offsets for item in items)
+    spans = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * len(ids)).reshape(-1, 2)
+    if any(shifts):
+        spans += np.repeat(np.array(shifts, np.int32), np.diff(starts[:, IDS]))[:, None]
+    return TokenBlock(ids, spans, None, starts)
 
 
 def _without_prompts(
-    items: list[Any], prompt: int, leads: list[int], tokens: int | None = None
+    block: TokenBlock, prompt: int, leads: list[int], tokens: int | None = None
 ) -> TokenBlock:
     """Separate prompt and content of encoded texts.
 
@@ -170,14 +201,11 @@ def _without_prompts(
     content. If no token ends after it, the text is empty and all tokens belong to the prompt. With `tokens`,
     the first tokens belong to the prompt, as many as that.
     """
-    block = _block_of_ids(items)
-    ids, starts = block.ids, block.starts
+    ids, spans, starts = block.ids, block.spans, block.starts
     stops, counts = starts[1:, IDS], np.diff(starts[:, IDS])
-    pairs = chain.from_iterable(item.offsets for item in items)
-    spans = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * len(ids)).reshape(-1, 2)
     firsts = stops - counts
     if prompt:
-        spans -= prompt
+        spans = spans - prompt
         after = np.append(np.flatnonzero(spans[:, 1] > 0), len(ids))
         first_after = np.minimum(after[np.searchsorted(after, firsts)], stops)
         last_after = np.append(spans[:, 1] > 0, False)[np.maximum(stops - 1, 0)]
@@ -188,7 +216,7 @@ def _without_prompts(
         counts = counts - heads
     starts[1:, SPANS] = np.cumsum(counts)
     if any(leads):
-        spans += np.repeat(np.array(leads, np.int32), counts)[:, None]
+        spans = spans + np.repeat(np.array(leads, np.int32), counts)[:, None]
     return TokenBlock(ids, spans, None, starts)
 
 
@@ -206,17 +234,17 @@ def _sentence_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _sentence(item: Any, sentence: str, start: int) -> tuple[Ints, NDArray[np.int32]]:
+def _sentence(tokens: TextTokens, sentence: str, start: int) -> tuple[Ints, NDArray[np.int32]]:
     """Return the ids of one sentence, and their spans in the text.
 
     Runs of spaces were reduced to one space before tokenization; spans count all spaces again.
     """
-    spans = np.array(item.offsets, dtype=np.int32).reshape(-1, 2)
+    spans = tokens.spans
     if "  " in sentence:
         spaces = np.array([character == " " for character in sentence])
         kept = np.flatnonzero(~(spaces & np.concatenate([[False], spaces[:-1]])))
         spans = np.concatenate([kept, [len(sentence)]])[spans].astype(np.int32)
-    return np.array(item.ids, dtype=np.int32), spans + start
+    return tokens.ids, spans + start
 
 
 def _join(sentences: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> TextTokens:

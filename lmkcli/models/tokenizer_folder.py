@@ -57,6 +57,7 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.row.cuts_suffix)
         if folder.table:  # without special tokens; the row after the last token is zero
             special = SpecialTokens(landmark=fast.get_vocab_size())
+    folder.check_unchanged()
     if side.splitter == "given" and special.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"

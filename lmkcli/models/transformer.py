@@ -39,7 +39,7 @@ from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.language_head import GivenStates, VocabularyHead
 from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
-from lmkcli.models.tensors import unmapped
+from lmkcli.models.unmapped import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints
 
@@ -360,7 +360,10 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
     Without a class, the model is an encoder or a decoder, and makes states.
     """
     where, trust = str(folder.encoder), options.trust_remote_code
-    with opening(folder.encoder, f"the model of {folder.name}", trust):
+    with (
+        opening(folder.encoder, f"the model of {folder.name}", trust),
+        unmapped(folder.encoder) as arguments,
+    ):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
         stored, kind = config.dtype, kind or encoder_class(config.model_type)
         _check_reads_text(kind, config, folder)
@@ -369,7 +372,7 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
                 where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True,
-                **unmapped(folder.encoder),
+                **arguments,
             )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])

@@ -5,7 +5,7 @@ not matter, unless the question has no other words.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SNIPPET = 240  # characters
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_USUAL = 40  # characters of a word whose terms are remembered
 _LEAST = 0.3  # of the greatest weight: rarer words alone are marked
 # English words of questions, in addition to the stop words of the analyzer.
 _QUESTION = frozenset(
@@ -44,8 +45,8 @@ class QueryWords:
         self.weights = {term: (weights or {}).get(term, 1.0) for term in terms}
         """Term -> its weight, for the terms that matter."""
 
-    def _terms(self, word: str) -> list[str]:
-        return self._analyzer(word)
+    def _terms(self, word: str) -> Sequence[str]:
+        return _terms_of(self._analyzer, word) if len(word) <= _USUAL else self._analyzer(word)
 
     def weight(self, word: str) -> float:
         """The weight of a word of a text; 0 for a word that is not in the question."""
@@ -76,10 +77,11 @@ class QueryWords:
     def forms(self, texts: Iterable[str]) -> list[str]:
         """The words to mark in texts, in lower case: the forms of the question's terms that matter most."""
         least = _LEAST * max(self.weights.values(), default=0.0)
-        words = {word for text in texts for word in _words(text)}
-        return sorted(
-            word for word in words if self.weight(word) > 0 and self.weight(word) >= least
-        )
+        words: set[str] = set()
+        for text in texts:
+            words.update(_words(text))
+        weights = {word: self.weight(word) for word in words}
+        return sorted(word for word, weight in weights.items() if weight > 0 and weight >= least)
 
     def snippet(self, text: str, size: int = SNIPPET) -> str:
         """About `size` characters of a text, on one line, with the greatest weight of different words."""
@@ -107,6 +109,12 @@ def _piece(text: str, place: int, size: int) -> str:
         cut = cut[: cut.rindex(" ")]
     shown = " ".join(cut.split())
     return ("… " if start else "") + shown + (" …" if more else "")
+
+
+@lru_cache(1 << 16)
+def _terms_of(analyzer: "Analyzer", word: str) -> tuple[str, ...]:
+    """The terms of a word. Analysis takes longer than the rest of marking words, and texts share words."""
+    return tuple(analyzer(word))
 
 
 def _words(text: str) -> list[str]:

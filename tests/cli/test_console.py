@@ -200,3 +200,43 @@ def test_the_bar_of_a_terminal_follows_the_estimate(
     assert "loss 2" in drawn
     assert share in drawn
     assert ("%" in drawn) == bool(share)
+
+
+LONG = "green tea " * 30_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["search", ".", "-q", "a", "--fuse", LONG],
+        ["search", LONG, "-q", "a"],
+        ["search", ".", "-q", "a", "-k", LONG],
+        ["encode", LONG, "-m", "minilm", "-o", "out"],
+        ["encode", ".", "-m", LONG, "-o", "out"],
+        ["encode", ".", "-m", "minilm", "--pool", LONG, "-o", "out"],
+        ["encode", ".", "-m", "minilm", "--window", LONG, "-o", "out"],
+        ["eval", ".", "--measures", LONG],
+        ["train", ".", "-m", "minilm", "--loss", LONG, "-o", "out"],
+        ["show", LONG],
+        ["index", ".", LONG],
+        [LONG],
+        ["search", ".", f"--{LONG}"],
+    ],
+    ids=lambda line: " ".join(word[:9] for word in line),
+)
+def test_messages_with_long_texts_are_short(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = lmk(*line, code=None)
+    assert done.code in (2, 3)
+    assert 0 < len(done.err) < 5_000
+
+
+def test_a_long_message_keeps_the_fault_and_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    for show in (console.error, console.note):
+        show(f"the text {LONG} is too long; shorten it")
+        shown = capsys.readouterr().err
+        assert shown.removeprefix("error: ").startswith("the text green tea")
+        assert shown.endswith("is too long; shorten it\n")
+        assert len(shown) < 5_000

@@ -49,6 +49,21 @@ def test_a_tilde_without_such_a_user_is_a_name(lmk: Lmk, beir: Path) -> None:
     assert os.listdir() == [NOBODY]
 
 
+def test_a_file_without_permission_is_the_error_of_its_reading(
+    lmk: Lmk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command asks first whether it may read: on some network disks, that answer is wrong."""
+    Path("run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
+    Path("judged.qrels").write_text("q1 0 d1 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda *_, **__: False)
+        assert "1.0000" in lmk("eval", "run.trec", "--qrels", "judged.qrels").out
+        assert "collection" in lmk("search", "run.trec", "-q", "a", code=2).err
+    os.chmod("run.trec", 0)
+    if os.geteuid():  # the root user may read all files
+        assert "run.trec" in lmk("eval", "run.trec", "--qrels", "judged.qrels", code=3).err
+
+
 def test_without_a_home_folder(
     lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Fast
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lmkcli.errors import DataError
-from lmkcli.models import tokenizer_folder
+from lmkcli.models import tokenizer, tokenizer_folder
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tokenizer import TextTokens, Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
@@ -444,3 +444,117 @@ def test_without_spans_the_ids_are_the_same(folder: ModelFolder) -> None:
     with_spans, without = tokenizer(STRANGE), replace(tokenizer, spans=False)(STRANGE)
     assert [text.ids.tolist() for text in with_spans] == [text.ids.tolist() for text in without]
     assert not len(without.spans)
+
+
+# Spaces, letters and marks of several scripts: every kind of neighbours of a cut
+PIECES = st.sampled_from([
+    *(" ", "  ", "\n", "a", "B", "7", "_", ".", "'s", "\u0301", "\u00e9", "\u0130", "\u03a3"),
+    *("\u00b4", "\ufb01", "\u4e2d", "\u0e33", "\u1100", "\u1161", "\u200d", "[SEP]"),
+    *("<x>", "the cat", "\x00"),
+])  # fmt: skip
+LONG = st.lists(PIECES, min_size=1, max_size=60).map("".join)
+
+
+class Recorder:
+    """A tokenizer that notes the longest text that it gets."""
+
+    def __init__(self, fast: Any) -> None:
+        self.fast, self.longest = fast, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fast, name)
+
+    def encode_batch(self, texts: list[str], **more: Any) -> Any:
+        self.longest = max(self.longest, sum(map(len, texts)))
+        return self.fast.encode_batch(texts, **more)
+
+    def encode_batch_fast(self, texts: list[str], **more: Any) -> Any:
+        self.longest = max(self.longest, sum(map(len, texts)))
+        return self.fast.encode_batch_fast(texts, **more)
+
+
+def same(first: TextTokens, second: TextTokens) -> bool:
+    return all(
+        np.array_equal(getattr(first, name), getattr(second, name))
+        for name in ("ids", "spans", "prompt")
+    )
+
+
+def with_rules(fast: Fast, normalizer: Any, splitter: Any, processor: Any) -> Fast:
+    """A copy of a tokenizer with other rules."""
+    copy = Fast.from_str(fast.to_str())
+    copy.normalizer, copy.pre_tokenizer = normalizer, splitter
+    if processor is not None:
+        copy.post_processor = processor
+    return copy
+
+
+N, P, T = normalizers, pre_tokenizers, processors
+RULES: dict[str, tuple[str, Any, Any, Any]] = {
+    "bert": ("wordpiece", N.BertNormalizer(), P.BertPreTokenizer(), None),
+    "cased": ("wordpiece", N.BertNormalizer(lowercase=False), P.BertPreTokenizer(), None),
+    "words": ("wordpiece", N.Sequence([N.NFKC(), N.Lowercase()]), P.Whitespace(), None),
+    "accents": ("wordpiece", N.Sequence([N.NFD(), N.StripAccents()]), P.WhitespaceSplit(), None),
+    "bytes": ("bytes", N.NFC(), P.ByteLevel(add_prefix_space=False), T.ByteLevel(add_prefix_space=False)),
+    "prefix": ("bytes", None, P.ByteLevel(), T.ByteLevel()),
+    "digits": ("bytes", None, P.Sequence([P.Digits(True), P.ByteLevel(add_prefix_space=False)]), None),
+    "unigram": ("unigram", None, P.Metaspace(), None),
+    "first": ("unigram", N.NFKC(), P.Metaspace(prepend_scheme="first"), None),
+    "both": ("unigram", None, P.Sequence([P.WhitespaceSplit(), P.Metaspace()]), None),
+    "whole": ("unigram", None, P.Metaspace(split=False), None),
+    "strip": ("wordpiece", N.Strip(), P.BertPreTokenizer(), None),
+    "replace": ("wordpiece", N.Replace(" a", "b c"), P.BertPreTokenizer(), None),
+}  # fmt: skip
+WHOLE = {"whole", "strip", "replace"}  # rules that do not work word by word
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("spans", [True, False])
+@given(text=LONG)
+def test_the_parts_of_a_long_text_have_the_tokens_of_the_whole(
+    rules: str, spans: bool, text: str
+) -> None:
+    kind, *parts = RULES[rules]
+    fast = with_rules(MAKERS[kind](), *parts)
+    made = Tokenizer(fast, SpecialTokens(), spans=spans)
+    prompted = replace(made, prompt="the a ")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "CHARACTERS", 1 << 20)
+        whole = [*made([text, "a b"]), *prompted([text])]
+        patch.setattr(tokenizer, "CHARACTERS", 3)
+        cut = [*made([text, "a b"]), *prompted([text])]
+    assert all(same(*each) for each in zip(whole, cut, strict=True))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_long_text_is_tokenized_in_parts(rules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes about 100 bytes for each character of a text."""
+    monkeypatch.setattr(tokenizer, "CHARACTERS", 1000)
+    kind, *parts = RULES[rules]
+    recorder = Recorder(with_rules(MAKERS[kind](), *parts))
+    text = "the cat sat on the mat " * 1000
+    Tokenizer(recorder, SpecialTokens(), spans=False)([text])
+    assert (recorder.longest > 1100) == (rules in WHOLE)
+    for gran in ("", "sentence"):
+        recorder.longest = 0
+        Tokenizer(recorder, SpecialTokens(), splitter=gran)([text.replace("mat", "mat. The")])
+        assert (recorder.longest > 1100) == (rules in {*WHOLE, "prefix"} and not gran)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"rstrip": True}, {"lstrip": True}, {"single_word": True}, {"content": "x a"}],
+    ids=lambda more: next(iter(more)),
+)
+@given(text=LONG)
+def test_added_tokens_do_not_change_at_cuts(more: dict[str, Any], text: str) -> None:
+    fast = MAKERS["wordpiece"]()
+    fast.add_tokens([AddedToken(**{"content": "<x>", "normalized": False, **more})])
+    made = Tokenizer(fast, SpecialTokens())
+    text = text.replace("B", " x a a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "CHARACTERS", 1 << 20)
+        (whole,) = made([text])
+        patch.setattr(tokenizer, "CHARACTERS", 2)
+        (cut,) = made([text])
+    assert same(whole, cut)

@@ -1,8 +1,11 @@
 """Requests to answers as JSON values, for all interfaces of a server (HTTP and MCP)."""
 
+import asyncio
 import base64
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +27,11 @@ from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.settings import RerankSettings
 from lmkcli.text.query_words import QueryWords
 
+Form = TypeVar("Form")
+# Characters of the documents of an answer that is made in a thread of its own. Marking the words of a
+# question reads all of them, and the event loop must not wait for that: it serves all clients.
+LARGE = 50_000
+
 
 class NotFound(Exception):
     """An unknown index, reranker or document."""
@@ -34,6 +42,9 @@ class Answers:
 
     def __init__(self, service: SearchService) -> None:
         self.service = service
+        self._large = ThreadPoolExecutor(
+            1, "lmk-large-answers"
+        )  # one: more would slow the event loop
 
     def plan(self, request: schema.SearchRequest) -> SearchPlan:
         """Return the stages of a request. Raises NotFound for unknown names, BadRequest for wrong values."""
@@ -73,8 +84,10 @@ class Answers:
             raise NotFound(f"there is no index {name!r}; GET /v1/indexes lists them")
         return name
 
-    async def search(self, request: schema.SearchRequest) -> dict[str, Any]:
-        """Return the JSON of a SearchAnswer."""
+    async def search(
+        self, request: schema.SearchRequest, form: Callable[[dict[str, Any]], Form]
+    ) -> Form:
+        """Return the JSON of a SearchAnswer in a form, such as a response."""
         run = request.output == "run"
         work = SearchWork(
             self.plan(request),
@@ -87,7 +100,14 @@ class Answers:
         queries = [request.query] if isinstance(request.query, str) else request.query
         found = await self.service.run(work, queries)
         shown = request.text if not run else "run"
-        return {"results": [_result(q, one, shown) for q, one in zip(queries, found, strict=True)]}
+
+        def answer() -> Form:
+            results = [_result(q, one, shown) for q, one in zip(queries, found, strict=True)]
+            return form({"results": results})
+
+        if sum(map(_characters, found)) < LARGE:
+            return answer()
+        return await asyncio.get_running_loop().run_in_executor(self._large, answer)
 
     async def document(
         self, doc_id: str, index: str | None, query: str, contributions: bool = False
@@ -149,6 +169,11 @@ class Answers:
                     raise BadRequest(f"model {name} and input_type {side} contradict each other")
                 name, side = head, tail  # type: ignore[assignment]
         return self._name(name), side or "document"
+
+
+def _characters(found: Found) -> int:
+    """The characters of the documents of an answer."""
+    return sum(len(one.doc.content) for one in found.documents if one.doc is not None)
 
 
 def _result(query: str, found: Found, shown: str) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _search_routes(answers: Answers) -> APIRouter:
     @router.post("/v1/search", response_model=schema.SearchAnswer)
     async def search(request: schema.SearchRequest) -> Response:
         """Search for one or several queries."""
-        return Json(await answers.search(request))
+        return await answers.search(request, Json)
 
     @router.get("/v1/search", response_model=schema.ResultAnswer)
     async def search_one(
@@ -156,7 +156,7 @@ def _search_routes(answers: Answers) -> APIRouter:
             )
         except ValidationError as error:  # what no parameter alone can tell
             raise RequestValidationError(error.errors()) from None
-        return Json((await answers.search(request))["results"][0])
+        return await answers.search(request, lambda answer: Json(answer["results"][0]))
 
     @router.get("/v1/documents/{id:path}", response_model=schema.DocumentAnswer)
     async def document(

@@ -61,7 +61,7 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
             query=query, index=given, k=k, id_prefix=id_prefix, where=where
         )
         with _shown():
-            (result,) = (await answers.search(request))["results"]
+            (result,) = await answers.search(request, lambda answer: answer["results"])
         for hit in result["hits"]:  # the passage has the text
             if "passage" in hit:
                 hit.pop("text", None)

@@ -27,7 +27,7 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
-from lmkcli.models.tensors import unmapped
+from lmkcli.models.unmapped import unmapped
 from lmkcli.models.weight_files import weight_files
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import Residual, TiteEncoder, TiteMLP, TiteModel
@@ -132,7 +132,10 @@ def _load(folder: ModelFolder, dtype: str) -> Any:
     The token table in the file determines `vocab_size`: fine-tuning with marker tokens adds two rows to it.
     """
     from_pretrained: Any = TiteModel.from_pretrained
-    with opening(folder.encoder, f"the TITE of {folder.name}", trust=False):
+    with (
+        opening(folder.encoder, f"the TITE of {folder.name}", trust=False),
+        unmapped(folder.encoder) as arguments,
+    ):
         declared, _ = TiteConfig.get_config_dict(str(folder.encoder))
         for file in weight_files(folder.encoder):
             if file.suffix != ".safetensors":
@@ -144,7 +147,7 @@ def _load(folder: ModelFolder, dtype: str) -> Any:
         config = TiteConfig.from_dict(declared)
         model, loaded = from_pretrained(
             str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], output_loading_info=True,
-            **unmapped(folder.encoder),
+            **arguments,
         )  # fmt: skip
     for verb, names in (
         ("lack", loaded["missing_keys"]),

@@ -1,0 +1,37 @@
+"""Weights that transformers reads into memory instead of mapping their files.
+
+A program that shortens a mapped file, such as a download into the same folder, would end this process with
+SIGBUS.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import modeling_utils
+
+from lmkcli.models.weight_files import weight_files
+from lmkcli.system.hardware import free_memory
+
+
+@contextmanager
+def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
+    """Let `from_pretrained` read the weights of a folder into memory; provide its arguments.
+
+    If the memory is not large enough for the files and the model together, they are mapped nevertheless.
+    """
+    needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
+    if needed >= free_memory():
+        yield {}
+        return
+    reader: Any = modeling_utils
+    mapping = reader.load_state_dict  # it maps pickled weights, whatever its arguments are
+    reader.load_state_dict = lambda file, *_, **__: torch.load(
+        file, map_location="cpu", weights_only=True
+    )
+    try:
+        yield {"disable_mmap": True}
+    finally:
+        reader.load_state_dict = mapping
