@@ -236,30 +236,129 @@ def test_an_exported_folder_keeps_white_space(tmp_path: Path) -> None:
     check(tmp_path / "out", "document")
 
 
-@pytest.mark.parametrize("activation", ["Sigmoid", "Identity", "Mish"])
-def test_activations_after_dense(tmp_path: Path, activation: str) -> None:
-    modules = [("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
-    folder = add_pooling(save(tmp_path / "model", "BERT"), "mean", LENGTH, modules=modules)
-    for path, _ in modules:
-        (folder / path).mkdir()
-    declared = {
-        "in_features": WIDTH, "out_features": 8, "bias": False,
-        "activation_function": f"torch.nn.modules.activation.{activation}".replace(
-            "activation.Identity", "linear.Identity"
-        ),
-    }  # fmt: skip
-    (folder / "2_Dense/config.json").write_text(json.dumps(declared))
-    (folder / "3_Normalize/config.json").write_text("{}")
-    weight = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1))
-    save_file({"linear.weight": weight}, folder / "2_Dense/model.safetensors")
-    check(folder, "document", TEXTS[:3])
-
-
 def write_modules(folder: Path, **configs: dict[str, Any]) -> None:
     """Write the folders and configurations of modules, such as `d2_Normalize={}`."""
     for name, config in configs.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(config))
+
+
+def write_dense(folder: Path, wide: int, narrow: int, kind: str = "float32", **config: Any) -> None:
+    """Write a Dense from `wide` to `narrow` dimensions, with random weights of this dtype."""
+    declared = {"in_features": wide, "out_features": narrow, **config}
+    write_modules(folder.parent, **{folder.name: declared})
+    generator = torch.Generator().manual_seed(wide + narrow)
+    shapes = {"linear.weight": (narrow, wide)}
+    shapes |= {"linear.bias": (narrow,)} if config.get("bias", True) else {}
+    if config.get("use_residual") and wide != narrow:
+        shapes["residual.weight"] = (narrow, wide)
+    dtype = getattr(torch, kind)
+    weights = {
+        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()
+    }
+    if dtype == torch.float32:
+        save_file(weights, folder / "model.safetensors")
+    else:
+        torch.save(weights, folder / "pytorch_model.bin")
+
+
+_ACTIVATION = "torch.nn.modules.activation"
+# Modules after Pooling: for each its kind, and for a Dense its dimensions, its dtype and its configuration
+AFTER: dict[str, list[tuple[Any, ...]]] = {
+    "nothing": [],
+    "Normalize": [("Normalize",)],
+    "Dense, its defaults": [("Dense", 8, "float32", {})],
+    "Dense, Sigmoid": [("Dense", 8, "float32", {"activation_function": f"{_ACTIVATION}.Sigmoid"})],
+    "Dense, Mish, fp16": [("Dense", 8, "float16", {"activation_function": f"{_ACTIVATION}.Mish"})],
+    "Dense, linear, Normalize": [
+        (
+            *("Dense", 8, "bfloat16"),
+            {"activation_function": "torch.nn.modules.linear.Identity", "bias": False},
+        ),
+        ("Normalize",),
+    ],
+    "Dense with a residual": [("Dense", WIDTH, "float32", {"use_residual": True})],
+    "Dense with a mapped residual": [("Dense", 8, "float32", {"use_residual": True})],
+    "two Dense": [
+        ("Dense", 48, "float32", {"activation_function": f"{_ACTIVATION}.ReLU"}),
+        ("Dense", 8, "float32", {"bias": False}),
+    ],
+    "LayerNorm, Dropout, Dense, LayerNorm": [
+        ("LayerNorm",), ("Dropout",), ("Dense", 8, "float32", {}), ("LayerNorm",)
+    ],
+}  # fmt: skip
+
+
+def add_modules(folder: Path, pool: str | list[str], after: list[tuple[Any, ...]]) -> Path:
+    """Add Pooling and these modules, with random weights."""
+    width = WIDTH * (1 if isinstance(pool, str) else len(pool))
+    for number, (kind, *facts) in enumerate(after, 2):
+        path = folder / f"{number}_{kind}"
+        if kind == "Dense":
+            wide, width = width, facts[0]
+            write_dense(path, wide, width, facts[1], **facts[2])
+        else:
+            configs = {"LayerNorm": {"dimension": width}, "Dropout": {"dropout": 0.5}}
+            write_modules(folder, **{path.name: configs.get(kind, {})})
+        if kind == "LayerNorm":
+            generator = torch.Generator().manual_seed(width)
+            names = ("norm.weight", "norm.bias")
+            weights = {name: torch.randn(width, generator=generator) for name in names}
+            save_file(weights, path / "model.safetensors")
+    names = [(f"{number}_{kind}", kind) for number, (kind, *_) in enumerate(after, 2)]
+    return add_pooling(folder, pool, LENGTH, modules=names)
+
+
+CHAINS = itertools.product(AFTER, ["BERT", "Qwen3", "T5"], ["mean", "lasttoken", ["max", "mean"]])
+
+
+@pytest.mark.parametrize(("after", "family", "pool"), sample("modules", CHAINS, 6))
+def test_modules_after_pooling(
+    tmp_path: Path, after: str, family: str, pool: str | list[str]
+) -> None:
+    folder = add_modules(save(tmp_path / "model", family), pool, AFTER[after])
+    check(folder, "document")
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    export_model(resolved, tmp_path / "out")
+    made = by_sentence_transformers(tmp_path / "out", "document", TEXTS)
+    np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", TEXTS), atol=NEAR)
+
+
+REFUSED_MODULES: dict[str, tuple[str, dict[str, Any]]] = {
+    # sentence-transformers replaces an activation outside torch, also a bare name, by Tanh
+    "unknown activation ReLU": ("Dense", {"activation_function": "ReLU"}),
+    "unknown activation mine.GELU": ("Dense", {"activation_function": "mine.GELU"}),
+    "input or output token_embeddings": ("Dense", {"module_input_name": "token_embeddings"}),
+    "input or output other": ("Dense", {"module_output_name": "other"}),
+    # the pooled vector keeps its length
+    "the input or output token_embeddings": (
+        "Normalize", {"module_input_name": "token_embeddings"}
+    ),
+    "the input or output vector": ("Normalize", {"module_output_name": "vector"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED_MODULES)
+def test_modules_that_lmk_lacks_are_refused(tmp_path: Path, message: str) -> None:
+    kind, config = REFUSED_MODULES[message]
+    after = ("Dense", 8, "float32", config) if kind == "Dense" else (kind,)
+    folder = add_modules(save(tmp_path / "model", "BERT"), "mean", [after])
+    if kind != "Dense":
+        write_modules(folder, **{f"2_{kind}": config})
+    with pytest.raises(DataError, match=message):
+        check(folder, "document")
+
+
+@pytest.mark.parametrize("kind", ["Transformer", "Pooling"])
+def test_modules_of_the_models_own_code_are_refused(tmp_path: Path, kind: str) -> None:
+    """A class may have the name of a class of sentence-transformers, and compute other things."""
+    folder = add_pooling(save(tmp_path / "model", "BERT"), "mean", LENGTH)
+    file = folder / "modules.json"
+    file.write_text(
+        file.read_text().replace(f"sentence_transformers.models.{kind}", f"custom_st.{kind}")
+    )
+    with pytest.raises(DataError, match=rf"custom_st\.{kind}, which is code of the model"):
+        read_model(str(folder))
 
 
 @pytest.mark.parametrize(

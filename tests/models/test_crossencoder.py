@@ -143,8 +143,8 @@ def test_cross_encoders_that_lmk_lacks_are_refused(tmp_path: Path) -> None:
     for name, change, message in (
         ("sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}}, "chat template"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "text-generation"),
-        ("modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1", "type": "x.LogitScore"}],
-         "LogitScore"),
+        ("modules.json", [{"path": path, "type": f"sentence_transformers.models.{kind}"}
+                          for path, kind in (("", "Transformer"), ("1", "LogitScore"))], "LogitScore"),
     ):  # fmt: skip
         file = tmp_path / "saved" / name
         before = file.read_text()
