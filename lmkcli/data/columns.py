@@ -56,6 +56,7 @@ USUAL_NAMES = frozenset(
         *_TRAINING_NAMES,
     )
 )
+_QUOTED = re.compile(r'"(?:[^"]|"")+"', re.DOTALL)  # as csv writes a text
 _PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
 _PROSE_WORDS = 3  # words that a text has and a category or a number has not
 _SHOWN = 40  # characters of a value in an error message
@@ -124,6 +125,23 @@ def check_first_row(sample: Sequence[Record], typed: Typed) -> None:
         f"numbers; if it is one, name its columns: {named},text={shell_line(header[-1])}; if it is a record: "
         f"{typed.with_option('columns', '+'.join(names))}"
     )
+
+
+def check_quotes(sample: Sequence[Record], typed: Typed) -> None:
+    """Raise DataError if a tsv file may be a csv file with tabs, whose quotes do not belong to the texts.
+
+    A text in quotes has doubled quotes inside, or all texts of a column are in quotes.
+    """
+    columns = [[str(record[name]) for record in sample if record.get(name)] for name in sample[0]]
+    for texts in columns:
+        inner = {text: text[1:-1] for text in texts if _QUOTED.fullmatch(text)}
+        doubled = [text for text in inner if '""' in inner[text]]
+        if doubled or (len(inner) == len(texts) > 1):
+            raise DataError(
+                f"{typed.name}: a text is in quotes ({(doubled or texts)[0][:_SHOWN]}), so this may be a csv "
+                f"file with tabs; if it is one: {typed.with_option('delimiter', 'tab')}; if the quotes "
+                f"belong to the texts: {typed.with_option('format', 'tsv')}"
+            )
 
 
 def is_own_layout(record: Record, fields: Fields) -> bool:
