@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 import lmkcli
 from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import read_run
-from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.resolution import UNDECLARED, resolve
 from lmkcli.encoding.sentence_folder import export_model
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.forward import ModelOptions
@@ -53,7 +53,7 @@ NEAR = 1e-5
 def by_sentence_transformers(folder: Path, side: str, texts: list[str]) -> NDArray[np.float32]:
     """Return the vectors of sentence-transformers, each text read alone by a model without a history."""
     made = []
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     config = folder / "config.json"
     stateful = config.is_file() and "dynamic" in config.read_text()
     for text in texts:
@@ -129,6 +129,99 @@ def test_poolings(tmp_path: Path, family: str, pool: int, prompted: bool, paddin
     export_model(resolved, tmp_path / "out")
     made = by_sentence_transformers(tmp_path / "out", "document", texts)
     np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", texts), atol=NEAR)
+
+
+# Where the length of a text is declared: max_seq_length, and model_max_length of the tokenizer
+LENGTHS: dict[str, tuple[int | None, int | None]] = {
+    "larger than the positions": (4096, None),
+    "nowhere": (None, None),
+    "by the tokenizer": (None, 21),
+    "by both": (LENGTH, 21),
+    "larger in the tokenizer": (LENGTH, 1000),
+}
+
+
+def longest(folder: Path, text: str) -> int:
+    """Return the length at which sentence-transformers cuts a text, or the longest one that it can read."""
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    declared = model.max_seq_length
+    assert declared is not None
+    if declared > 10**6:
+        return UNDECLARED  # neither the model nor its tokenizer declares a length, and lmk notes it
+    for length in (declared, *range(130, 100, -1)):
+        model.max_seq_length = length
+        try:
+            model.encode([text], show_progress_bar=False)
+        except (IndexError, RuntimeError):  # its table of positions is shorter
+            continue
+        return length
+    raise AssertionError
+
+
+ALL_LENGTHS = itertools.product(FAMILIES, LENGTHS, ["left", "right"])
+
+
+@pytest.mark.parametrize(("family", "declared", "padding"), sample("lengths", ALL_LENGTHS, 5))
+def test_lengths_of_families(tmp_path: Path, family: str, declared: str, padding: str) -> None:
+    """The declared length, up to the last position of the model, for both sides of padding."""
+    length, by_tokenizer = LENGTHS[declared]
+    folder = add_pooling(save(tmp_path / "model", family), "mean", length)
+    file = folder / "tokenizer_config.json"
+    changes = {"padding_side": padding} | (
+        {"model_max_length": by_tokenizer} if by_tokenizer else {}
+    )
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    texts = [text for text in TEXTS if FAMILIES[family].tokenizer()(text).input_ids]
+    limit = longest(folder, TEXTS[1])
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    assert min(resolved.recipe.doc.max_length, 4096) == limit
+    assert any("declares a length" in note for note in resolved.notes) == (limit == UNDECLARED)
+    encoder = lmkcli.load_encoder(
+        str(folder), settings=lmkcli.EncodeSettings(dtype="fp32", device="cpu"), offline=True
+    )
+    made = encoder.encode_documents(texts).vectors
+    shown = folder / "sentence_bert_config.json"
+    shown.write_text(json.dumps({"max_seq_length": limit, "do_lower_case": False}))
+    expected = by_sentence_transformers(folder, "document", texts)
+    np.testing.assert_allclose(made, expected, atol=NEAR)
+
+
+@pytest.mark.parametrize("family", ["OPT", "GPT-J", "RoFormer", "RoBERTa", "GPT-2"])
+def test_a_length_has_at_most_the_positions_of_the_table(tmp_path: Path, family: str) -> None:
+    folder = add_pooling(save(tmp_path / "model", family), "mean", 4096)
+    doc = resolve(RecipeOptions(model=str(folder)), offline=True).recipe.doc
+    assert doc.max_length == (126 if family == "RoBERTa" else 128)
+
+
+WEIGHTS = itertools.product(
+    FAMILIES, ["bfloat16", "float16", "float64", "in parts", "pickled", "pickled in parts"]
+)
+
+
+@pytest.mark.parametrize(("family", "kind"), sample("weights", WEIGHTS, 5))
+def test_weights_of_families(tmp_path: Path, family: str, kind: str) -> None:
+    """Each dtype and each form of a checkpoint; both libraries compute in fp32."""
+    dtype = kind if kind.startswith(("bfloat", "float")) else "float32"
+    parts = {"max_shard_size": 20_000} if kind.endswith("in parts") else {}
+    folder = save(tmp_path / "model", family, dtype=dtype, **parts)
+    if kind.startswith("pickled"):
+        for file in folder.glob("*.safetensors"):
+            name = file.name.replace("model", "pytorch_model", 1).replace(".safetensors", ".bin")
+            torch.save(load_file(file), folder / name)
+            file.unlink()
+        for index in folder.glob("*.safetensors.index.json"):
+            listed = index.read_text().replace(".safetensors", ".bin")
+            (folder / "pytorch_model.bin.index.json").write_text(
+                listed.replace("model-", "pytorch_model-")
+            )
+            index.unlink()
+    assert kind.endswith("in parts") == bool(list(folder.glob("*.index.json")))
+    add_pooling(folder, "mean", LENGTH)
+    check(
+        folder,
+        "document",
+        [text for text in TEXTS[:5] if FAMILIES[family].tokenizer()(text).input_ids],
+    )
 
 
 @pytest.mark.parametrize("family", sample("runs", FAMILIES, 3))
