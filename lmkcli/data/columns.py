@@ -157,7 +157,11 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
     Without a column for ids, the number of the row is the id. Raises DataError, with the option to write,
     if no column or several columns may be the text.
     """
-    if not sample or is_own_layout(sample[0], fields):
+    if not sample:
+        return fields
+    if not fields.id_name and _of_pyterrier(sample[0]):
+        fields = replace(fields, id_name="docno")
+    if is_own_layout(sample[0], fields):
         return fields
     columns = _all_columns(sample)
     id_name = fields.id_name or _id_column(columns, sample, ID_NAMES, fields.map_ids)
@@ -176,6 +180,11 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
     if len(found) != 1:
         raise _ambiguous(found, sample, others, typed)
     return replace(others, names=tuple(found))
+
+
+def _of_pyterrier(record: Record) -> bool:
+    """Whether docid is an internal number of a table of PyTerrier, next to docno, the id."""
+    return "docno" in record and "docid" in record and not {"_id", "id", "doc_id"} & record.keys()
 
 
 def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:

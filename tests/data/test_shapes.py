@@ -142,6 +142,24 @@ def test_quotes_of_a_table_with_tabs(tmp_path: Path) -> None:
     assert docs(tmp_path, "i.tsv", inner) == [Doc("1", '"tea" or "bread"'), Doc("2", 'a "b" c')]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.csv", "docid,docno,text\n0,d9,tea\n1,d8,bread\n"),
+        (
+            "c.jsonl",
+            '{"docid": 0, "docno": "d9", "text": "tea"}\n{"docid": 1, "docno": "d8", "text": "bread"}',
+        ),
+        ("c.tsv", "docid\tdocno\tbody\n0\td9\ttea\n1\td8\tbread\n"),
+    ],
+)
+def test_the_id_of_pyterrier_is_docno(tmp_path: Path, name: str, text: str) -> None:
+    """There, docid is the internal number of a document."""
+    assert docs(tmp_path, name, text) == [Doc("d9", "tea"), Doc("d8", "bread")]
+    numbered = docs(tmp_path, name, text, ",id=docid" + (",text=body" if "body" in text else ""))
+    assert [doc.id for doc in numbered] == ["0", "1"]
+
+
 def test_columns_are_of_tables_only(tmp_path: Path) -> None:
     with pytest.raises(LmkError, match="columns= is for csv and tsv"):
         docs(tmp_path, "c.jsonl", '{"id": "a", "text": "b"}', ",columns=id+text")
