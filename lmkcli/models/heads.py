@@ -141,7 +141,7 @@ def open_token_head(
     return TokenHead(*modules).to(device).eval()
 
 
-class Dense(torch.nn.Module):
+class DenseLayer(torch.nn.Module):
     """A linear map of each row, an activation, and optionally the row itself added: [n, d] -> [n, d'].
 
     A row of another size than the result passes through a linear map of its own before it is added.
@@ -191,7 +191,7 @@ def _open_dense(folder: Path, bias: bool, activation: str, acts_on: str) -> torc
             f"{', '.join(sorted(names - {acts_on}))}; give another model"
         )
     with torch.device("meta"):  # the sizes are believed only if the weights have them
-        dense = Dense(config, bias, _ACTIVATIONS[name]())
+        dense = DenseLayer(config, bias, _ACTIVATIONS[name]())
     _load(dense, folder, "")
     return dense
 
