@@ -56,6 +56,7 @@ USUAL_NAMES = frozenset(
         *_TRAINING_NAMES,
     )
 )
+_QUOTED = re.compile(r'"(?:[^"]|"")+"', re.DOTALL)  # as csv writes a text
 _PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
 _PROSE_WORDS = 3  # words that a text has and a category or a number has not
 _SHOWN = 40  # characters of a value in an error message
@@ -126,6 +127,23 @@ def check_first_row(sample: Sequence[Record], typed: Typed) -> None:
     )
 
 
+def check_quotes(sample: Sequence[Record], typed: Typed) -> None:
+    """Raise DataError if a tsv file may be a csv file with tabs, whose quotes do not belong to the texts.
+
+    A text in quotes has doubled quotes inside, or all texts of a column are in quotes.
+    """
+    columns = [[str(record[name]) for record in sample if record.get(name)] for name in sample[0]]
+    for texts in columns:
+        inner = {text: text[1:-1] for text in texts if _QUOTED.fullmatch(text)}
+        doubled = [text for text in inner if '""' in inner[text]]
+        if doubled or (len(inner) == len(texts) > 1):
+            raise DataError(
+                f"{typed.name}: a text is in quotes ({(doubled or texts)[0][:_SHOWN]}), so this may be a csv "
+                f"file with tabs; if it is one: {typed.with_option('delimiter', 'tab')}; if the quotes "
+                f"belong to the texts: {typed.with_option('format', 'tsv')}"
+            )
+
+
 def is_own_layout(record: Record, fields: Fields) -> bool:
     """Whether a record has the fields of lmk's own layout of documents, or fields that were given."""
     has_id = fields.id_name or any(name in record for name in ID_FIELDS)
@@ -139,7 +157,11 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
     Without a column for ids, the number of the row is the id. Raises DataError, with the option to write,
     if no column or several columns may be the text.
     """
-    if not sample or is_own_layout(sample[0], fields):
+    if not sample:
+        return fields
+    if not fields.id_name and _of_pyterrier(sample[0]):
+        fields = replace(fields, id_name="docno")
+    if is_own_layout(sample[0], fields):
         return fields
     columns = _all_columns(sample)
     id_name = fields.id_name or _id_column(columns, sample, ID_NAMES, fields.map_ids)
@@ -158,6 +180,11 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
     if len(found) != 1:
         raise _ambiguous(found, sample, others, typed)
     return replace(others, names=tuple(found))
+
+
+def _of_pyterrier(record: Record) -> bool:
+    """Whether docid is an internal number of a table of PyTerrier, next to docno, the id."""
+    return "docno" in record and "docid" in record and not {"_id", "id", "doc_id"} & record.keys()
 
 
 def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:

@@ -18,11 +18,14 @@ from lmkcli.spec.values import WHOLE
 from lmkcli.system.input_files import MAX_FILE, bounded_lines, check_finite, parse_json
 
 QUERY_NAMES = ("query_id", "qid", "q_id", "queryid", "query", "topic", "topic_id", "topicid")
+# In tables of PyTerrier, docid is an internal number, and docno the id
 DOC_NAMES = (
-    *("corpus_id", "doc_id", "docid", "docno", "document_id", "did", "pid", "passage_id"),
+    *("corpus_id", "doc_id", "docno", "docid", "document_id", "did", "pid", "passage_id"),
     *("doc", "document", "object_id"),
 )
-NUMBER_NAMES = ("score", "relevance", "rel", "grade", "label", "judgment", "judgement", "relevancy")
+# A table of results may have scores and grades: a run reads the first, and judgements the second
+_GRADES = ("relevance", "rel", "grade", "label", "judgment", "judgement", "relevancy")
+SCORE_NAMES, GRADE_NAMES = ("score", *_GRADES), (*_GRADES, "score")
 _SAMPLE = 1000  # first numbers that tell judgements from a run
 _ADVICE = (
     "name its columns query_id, doc_id and score (for judgements also relevance, grade or label), or write "
@@ -39,36 +42,37 @@ class Pair(NamedTuple):
     number: Any
 
 
-def read_pairs(path: Path) -> Iterator[Pair] | None:
+def read_pairs(path: Path, numbers: Sequence[str] = SCORE_NAMES) -> Iterator[Pair] | None:
     """Iterate over the pairs of a table or a JSON object; None for a file of lines without a header.
 
-    The suffix (before that of compression) determines the format, else the first line. Raises DataError for
-    a table without such columns.
+    `numbers` are the possible names of the column with the numbers, in the order of preference. The suffix
+    (before that of compression) determines the format, else the first line. Raises DataError for a table
+    without such columns.
     """
     check_readable(path)
     if not path.is_file():
         return None  # a pipe, which can be read only once
     suffix = Path(inner_name(path)).suffix
     if suffix == ".parquet":
-        return _rows_of_table(path, "parquet")
+        return _rows_of_table(path, "parquet", numbers)
     first = first_line(path)
     if suffix == ".csv":
-        return _csv_pairs(path)
+        return _csv_pairs(path, numbers)
     named = suffix in (".json", ".jsonl", ".ndjson")
     if first.startswith((b"{", b"[")) and (named or not _is_record(first)):
-        return _json_pairs(path, first)
+        return _json_pairs(path, first, numbers)
     return None
 
 
 def pairs_of(name: str, rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
-    """Iterate over the pairs of rows with their places. Raises DataError for rows without such columns.
+    """Iterate over the judgements of rows with their places. Raises DataError for rows without such columns.
 
     The only row may also be an object {query id: {document id: number}}.
     """
     head = list(islice(rows := iter(rows), 2))
     if len(head) == 1 and _is_nested(head[0][1]):
         return _nested(head[0][1], name)
-    return _pairs(name, chain(head, rows))
+    return _pairs(name, chain(head, rows), GRADE_NAMES)
 
 
 def _is_record(line: bytes) -> bool:
@@ -80,10 +84,10 @@ def _is_record(line: bytes) -> bool:
 
 
 def header_of(line: str) -> tuple[int, int, int] | None:
-    """The places of query, document and number in a header of names; None for another line."""
+    """The places of query, document and grade in a header of names; None for another line."""
     for names in (line.split("\t"), line.split()):
         plain = [plain_name(name.lstrip("#")) for name in names]
-        places = [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, NUMBER_NAMES)]
+        places = [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, GRADE_NAMES)]
         if None not in places:
             query, doc, number = places
             return (query or 0, doc or 0, number or 0)
@@ -148,7 +152,7 @@ def _place(names: Sequence[str], usual: Sequence[str]) -> int | None:
     return next((names.index(each) for each in usual if each in names), None)
 
 
-def _json_pairs(path: Path, first: bytes) -> Iterator[Pair]:
+def _json_pairs(path: Path, first: bytes, numbers: Sequence[str]) -> Iterator[Pair]:
     """The pairs of an object by ids; of a table, if its objects have names of columns."""
     suffix = Path(inner_name(path)).suffix
     try:
@@ -156,9 +160,9 @@ def _json_pairs(path: Path, first: bytes) -> Iterator[Pair]:
     except ValueError:  # one value over several lines, or a damaged line
         value = None
     if isinstance(value, dict) and not _is_nested(value) and value:
-        return _rows_of_table(path, "jsonl")
+        return _rows_of_table(path, "jsonl", numbers)
     if isinstance(value, list) or first.startswith(b"["):
-        return _rows_of_table(path, "json")
+        return _rows_of_table(path, "json", numbers)
     if isinstance(value, dict) and suffix in (".jsonl", ".ndjson"):
         return (pair for where, each in _objects(path) for pair in _nested(each, where))
     return _nested(_whole(path), str(path))
@@ -198,7 +202,7 @@ def _nested(value: Any, where: str) -> Iterator[Pair]:
             yield Pair(f"{where} key {query_id!r}", query_id, doc_id, number)
 
 
-def _csv_pairs(path: Path) -> Iterator[Pair]:
+def _csv_pairs(path: Path, numbers: Sequence[str]) -> Iterator[Pair]:
     """The pairs of a csv file with a header, or with 3 or 4 columns as in BEIR's and TREC's judgements."""
     from lmkcli.data.records import CsvRecords, FileFormat
 
@@ -207,20 +211,23 @@ def _csv_pairs(path: Path) -> Iterator[Pair]:
     if header and _is_number(header[-1].encode()) and len(header) in (3, 4):
         names = ("query_id", *("iteration",)[: len(header) - 3], "corpus_id", "score")
         records = CsvRecords(FileInput(path), WHOLE, FileFormat(kind="csv", names=names))
-    return _pairs(str(path), iter(records))
+    return _pairs(str(path), iter(records), numbers)
 
 
-def _rows_of_table(path: Path, kind: str) -> Iterator[Pair]:
+def _rows_of_table(path: Path, kind: str, numbers: Sequence[str]) -> Iterator[Pair]:
     from lmkcli.data.records import FileFormat, open_records
 
-    return _pairs(str(path), iter(open_records(str(path), given=FileFormat(kind=kind))))
+    rows = iter(open_records(str(path), given=FileFormat(kind=kind)))
+    return _pairs(str(path), rows, numbers)
 
 
-def _pairs(name: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
+def _pairs(
+    name: str, rows: Iterator[tuple[str, dict[str, Any]]], numbers: Sequence[str]
+) -> Iterator[Pair]:
     head = list(islice(rows, 1))
     columns = [*head[0][1]] if head else []
     plain = list(map(plain_name, columns))
-    places = [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, NUMBER_NAMES)]
+    places = [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, numbers)]
     if head and None in places:
         raise DataError(f"{name}: its columns are {', '.join(columns[:8])}; {_ADVICE}")
     query, doc, number = (columns[place] if place is not None else "" for place in places)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmkcli.data.collection import Qrel
 from lmkcli.data.fields import Fields
-from lmkcli.data.pairs import Pair, header_of, is_comment, read_pairs
+from lmkcli.data.pairs import GRADE_NAMES, Pair, header_of, is_comment, read_pairs
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import bounded_lines
@@ -30,7 +30,7 @@ def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
     repeated. A grade such as 1.0 is a whole number. Raises DataError, with the place, for anything else.
     """
     path, fields = Path(path), Fields(map_ids=map_ids)
-    pairs = read_pairs(path)
+    pairs = read_pairs(path, GRADE_NAMES)
     return _of_lines(path, fields) if pairs is None else qrels_of(pairs, fields)
 
 

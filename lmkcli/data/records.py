@@ -71,6 +71,7 @@ FORMATS = (
 Parse = Callable[[bytes, str], Record | None]
 Columns = tuple[tuple[str, ...], ...]
 PLAIN_COLUMNS: Columns = (("id", "text"), ("id", "title", "text"))  # of tsv files without a header
+QUERY_COLUMNS: Columns = (("id", "text"),)  # of tsv files of queries without a header
 
 
 class FileFormat(NamedTuple):
@@ -114,6 +115,8 @@ class Records(ABC):
     """Whether the format defines the names of the fields: id, title and text."""
     unnamed = False
     """Whether the columns have no names, and their number defines them."""
+    tabs = False
+    """Whether tabs separate the columns, and quotes are characters of the text."""
 
     @property
     def header(self) -> list[str]:
@@ -289,13 +292,14 @@ def _open_stream(opened: ByteSource, first: bytes, request: _Request) -> Records
 class LineFormat(NamedTuple):
     """The function that parses a line, and whether the first line is a header.
 
-    The function returns None for a line without a record. `named` and `unnamed` are as for Records.
+    The function returns None for a line without a record. `named`, `unnamed` and `tabs` are as for Records.
     """
 
     parse: Parse
     header: bool = False
     named: bool = False
     unnamed: bool = False
+    tabs: bool = False
 
 
 def line_format(
@@ -322,7 +326,7 @@ def line_format(
     if not kind and start and b"\t" not in start:
         raise DataError(_unknown_format(name, start))
     if given.names:
-        return LineFormat(_tsv_parser((given.names,)))
+        return LineFormat(_tsv_parser((given.names,)), tabs=True)
     if b"\r" in start and not first.endswith(b"\n"):
         raise DataError(
             f"{name}: its lines end with carriage returns, as on old Macs; convert them: "
@@ -332,7 +336,7 @@ def line_format(
     header = _is_header(names, wanted, columns, given.columns)
     names[0] = names[0].lstrip("# ")  # as some tools mark a header
     return LineFormat(
-        _tsv_parser((tuple(names),) if header else columns), header, unnamed=not header
+        _tsv_parser((tuple(names),) if header else columns), header, unnamed=not header, tabs=True
     )
 
 
@@ -342,7 +346,7 @@ def _is_header(
     """Whether the first line of a tsv file names its columns."""
     if given.intersection(names):
         return True
-    if columns is PLAIN_COLUMNS:
+    if columns in (PLAIN_COLUMNS, QUERY_COLUMNS):
         plain = [plain_name(name.lstrip("#")) for name in names]
         usual = [name in USUAL_NAMES for name in plain]
         return len(names) > 1 and (usual[0] or usual.count(True) > 1)
@@ -419,7 +423,7 @@ class PlainLines(Records):
     def __init__(self, path: Path, shard: Shard, layout: LineFormat) -> None:
         self._path = path
         self._layout = layout
-        self.named, self.unnamed = layout.named, layout.unnamed
+        self.named, self.unnamed, self.tabs = layout.named, layout.unnamed, layout.tabs
         mine = shard.rows(path.stat().st_size)
         self._start, self._stop = mine.start, mine.stop
         self._position = self._start
@@ -476,7 +480,7 @@ class StreamLines(Records):
     ) -> None:
         self._input, self._shard, self._layout = opened, shard, layout
         self._encoding = given.encoding
-        self.named, self.unnamed = layout.named, layout.unnamed
+        self.named, self.unnamed, self.tabs = layout.named, layout.unnamed, layout.tabs
         self._read = 0
 
     def rows(self) -> Iterator[FileRow]:

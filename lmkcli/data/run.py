@@ -91,6 +91,8 @@ class Run(Tabular):
     """The queries that a model read only in part, because they are longer than its limit for queries."""
     cut_pairs: Mapping[str, int] = field(default_factory=dict)
     """Query id -> how many documents a cross-encoder read only in part together with the query."""
+    contradicted: frozenset[str] = frozenset()
+    """The queries of a file for which a later rank has a higher score; the scores determine the order."""
 
     def __repr__(self) -> str:
         return f"<Run {self.tag}: {counted(len(self.rankings), 'query', 'queries')}>"
@@ -133,26 +135,31 @@ def read_run(path: str | Path) -> Run:
     """
     path = Path(path)
     scores: dict[str, dict[str, float]] = {}
-    tag = ""
+    tag, contradicted = "", frozenset[str]()
     try:
         pairs = read_pairs(path)
         if pairs is not None:
             for pair in pairs:
                 _add_pair(pair, scores)
         else:
-            tag = _read_lines(path, scores)
+            tag, contradicted = _read_lines(path, scores)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     rankings = {
         query_id: ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
         for query_id, documents in scores.items()
     }
-    return Run(rankings, tag or "lmk")
+    return Run(rankings, tag or "lmk", contradicted=contradicted)
 
 
-def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> str:
-    """Add the hits of a file in TREC's columns to `scores`, and return the tag of the first one."""
+def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, frozenset[str]]:
+    """Add the hits of a file in TREC's columns to `scores`.
+
+    Return the tag of the first hit, and the queries for which a later rank has a higher score.
+    """
     tag = ""
+    contradicted: set[str] = set()
+    query, rank, score = "", "", math.inf  # of the last line
     hashed: dict[str, int] = {}  # query id that starts with '#' -> its first line
     with open_stream(path) as stream, _utf8(path):
         file = TextIOWrapper(stream.file, "utf-8-sig")
@@ -164,7 +171,11 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> str:
                 columns[2] = unescaped_id(columns[2])
             if reason := _invalid_reason(columns, scores):
                 raise DataError(f"{path} line {number}: {reason}")
-            scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
+            last = (query, rank, score)
+            query, rank, score = columns[0], columns[3], float(columns[4])
+            scores.setdefault(query, {})[columns[2]] = score
+            if query == last[0] and score > last[2] and _later(rank, score, last):
+                contradicted.add(query)
             tag = tag or columns[5]
             if line[0] == "#":
                 hashed.setdefault(columns[0], number)
@@ -174,7 +185,14 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> str:
                 f"{path} line {number}: is this a comment, or a hit of the query {query_id!r}? "
                 f"{query_id[1:]!r} has hits too; write '# ' with a space for a comment"
             )
-    return tag
+    return tag, frozenset(contradicted)
+
+
+def _later(rank: str, score: float, last: tuple[str, str, float]) -> bool:
+    """Whether a rank follows that of the last line, and its higher score is no rounding of an equal one."""
+    ordered = rank.isdecimal() and last[1].isdecimal() and int(rank) > int(last[1])
+    with np.errstate(over="ignore"):
+        return ordered and bool(np.float32(score) > np.float32(last[2]))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from lmkcli.spec.values import (
     is_count,
 )
 
+UNDECLARED = 512  # positions, of a model that declares no length
 _Option = TypeVar("_Option")
 _DECLARED_GRAN = "given"  # replaces a granularity that the model folder may declare
 
@@ -251,6 +252,12 @@ def resolve(
             f"queries keep the {lengths.query} positions that {folder.name} declares; to read them like "
             f"documents, add --query-max-length {options.max_length}"
         )
+    known = folder.max_length or folder.positions or options.max_length or window.positions
+    if not known and folder.kind == TRANSFORMER and lengths.doc == UNDECLARED:
+        notes.append(
+            f"neither {folder.name} nor its tokenizer declares a length, so texts are cut at {UNDECLARED} "
+            "positions; for another length, use --max-length"
+        )
     by_name = folder.revision or options.model in OWN_NAMES
     doc = EncoderConfig(
         # a path that finds the model from every directory
@@ -450,7 +457,7 @@ def _lengths(options: RecipeOptions, folder: ModelFolder, window: Window) -> _Le
                 f"{given}: {folder.name} has {limit} positions"
                 + (f"; {', or '.join(advice)}" if advice else "")
             )
-    declared = min(folder.max_length or folder.positions or 512, limit)
+    declared = min(folder.max_length or folder.positions or UNDECLARED, limit)
     query = options.query_max_length
     if not query and folder.query_length:
         query = min(folder.query_length, limit)

@@ -40,6 +40,8 @@ class Coverage:
     """Whether these documents were removed before everything else was counted."""
     strangers: tuple[str, str] | None = None
     """A document of the run and a judged document, as examples, if the run has no judged document."""
+    contradicted: int = 0
+    """Number of judged queries whose ranks in the file contradict the scores, which determine the order."""
 
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
@@ -69,6 +71,7 @@ def cover(
         query_id in ranking.doc_ids and (drop_self or query_id not in judgements[query_id])
         for query_id, ranking in answers(run, judgements).items()
     )
+    contradicted = sum(query_id in judgements for query_id in run.contradicted)
     run = without_self(run) if drop_self else run
     answered = answers(run, judgements)
     depth = max((len(ranking.doc_ids) for ranking in answered.values()), default=0)
@@ -97,6 +100,7 @@ def cover(
         self_hits=hits,
         self_dropped=drop_self,
         strangers=_strangers(answered, judgements),
+        contradicted=contradicted,
     )
 
 

@@ -1,11 +1,12 @@
 """Cross-encoders: models that read a query and a document together and return one score."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BatchEncoding
 from transformers.utils import logging as transformers_logging
 
@@ -17,8 +18,11 @@ from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
+from lmkcli.models.rotary_lengths import RotaryLengths
+from lmkcli.models.transformer import position_limit
 from lmkcli.models.unmapped import unmapped
 
+_PROBE = 24  # words of the longer text that shows whether padding changes scores
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
@@ -34,6 +38,10 @@ class SequenceClassifier:
     device: torch.device
     prompt: str = ""  # precedes queries
     batch_tokens: int = 8192
+    equal: bool = (
+        False  # whether only pairs of equal lengths run together, since padding changes scores
+    )
+    rotary: RotaryLengths = field(default_factory=RotaryLengths)
 
     def __call__(self, query: str, texts: list[str]) -> Scored:
         """Return one raw score (logit) per text, and the number of pairs that were cut.
@@ -47,14 +55,47 @@ class SequenceClassifier:
         lengths = [len(item["input_ids"]) for item in encoded]
         scores = np.empty(len(texts))
         size = len(texts) if self.tokenizer.pad_token_id is not None else 1
-        for pack in packs(lengths, self.batch_tokens, size, padded=True):
-            batch = self._batch([encoded[i] for i in pack])
-            with torch.inference_mode():
-                logits = self.model(**batch).logits.float()
-            one_output = logits.shape[1] == 1
-            score = logits[:, 0] if one_output else logits[:, 1] - logits[:, 0]
-            scores[pack] = score.cpu().numpy()
+        for group in self._groups(lengths):
+            for pack in packs([lengths[i] for i in group], self.batch_tokens, size, padded=True):
+                rows = [group[i] for i in pack]
+                scores[rows] = self._scores([encoded[i] for i in rows])
         return Scored(scores, sum(self._cut(read, queries, texts)))
+
+    def _groups(self, lengths: list[int]) -> list[list[int]]:
+        """Return the numbers of the pairs that may run together; no score depends on the other pairs."""
+        groups: dict[Any, list[int]] = {}
+        for number, length in enumerate(lengths):
+            key = length if self.equal else 0, self.rotary.changed_by(length)
+            groups.setdefault(key, []).append(number)
+        return list(groups.values())
+
+    def _scores(self, encoded: list[Any]) -> NDArray[np.float64]:
+        """Return the scores of encoded pairs that run together."""
+        self.rotary.reset()
+        with torch.inference_mode():
+            logits = self.model(**self._batch(encoded)).logits.double()
+        one_output = logits.shape[1] == 1
+        score = logits[:, 0] if one_output else logits[:, 1] - logits[:, 0]
+        found: NDArray[np.float64] = score.cpu().numpy()
+        return found
+
+    def depends_on_padding(self) -> bool:
+        """Return whether the score of a short pair is another one next to a long pair.
+
+        Some classifiers read the last position of a row, as XLNet, or count positions from its start.
+        """
+        if self.tokenizer.pad_token_id is None:
+            return False
+        long = min(_PROBE, max(1, self.limit - _PROBE))
+        read = self.tokenizer(
+            ["a", "a b"], ["b", "c " * long], truncation="longest_first", max_length=self.limit
+        )
+        encoded = [{name: values[i] for name, values in read.items()} for i in range(2)]
+        together = self._scores(encoded)
+        alone = np.concatenate([self._scores([one]) for one in encoded])
+        exact = next(self.model.parameters()).dtype == torch.float32
+        allowed = (1e-4 if exact else 0.03) * max(1.0, float(np.abs(alone).max()))
+        return not bool(np.all(np.abs(together - alone) <= allowed))
 
     def _cut(self, read: Any, queries: list[str], texts: list[str]) -> Iterator[bool]:
         """Yield whether each of the encoded pairs lost tokens."""
@@ -124,8 +165,10 @@ def open_cross_encoder(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"
         )
     _set_padding(model, tokenizer)
-    limit = min(folder.max_length or tokenizer.model_max_length, folder.positions or 512)
-    return SequenceClassifier(
+    # as in sentence-transformers, a declared length may exceed the positions of the training
+    declared = folder.max_length or min(tokenizer.model_max_length, folder.positions or 512)
+    limit = min(declared, position_limit(model))
+    opened = SequenceClassifier(
         name,
         identity,
         model.to(chosen).eval(),
@@ -133,4 +176,7 @@ def open_cross_encoder(
         int(limit),
         chosen,
         folder.query_prompt,
+        rotary=RotaryLengths.of(model),
     )
+    opened.equal = opened.depends_on_padding()
+    return opened

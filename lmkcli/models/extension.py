@@ -105,6 +105,22 @@ def position_table(model: Any) -> torch.nn.Embedding | None:
     return next((module for module in tables if isinstance(module, torch.nn.Embedding)), None)
 
 
+def fixed_rows(model: Any) -> int | None:
+    """Return the rows of a table of positions that lmk cannot lengthen; None without one.
+
+    OPT, RoFormer and GPT-J have such tables. That of OPT has rows before the first position (`offset`), and
+    that of GPT-J is a buffer.
+    """
+    for owner in model.modules():
+        for name in ("embed_positions", "positions_embed", "pos_encoding"):
+            table = getattr(owner, name, None)
+            if isinstance(table, torch.nn.Embedding):
+                return int(table.num_embeddings) - int(getattr(table, "offset", 0))
+            if isinstance(table, torch.Tensor) and table.ndim == 2:
+                return len(table)
+    return None
+
+
 def first_position(table: torch.nn.Embedding | None) -> int:
     """Return the first position id: padding_idx + 1 for the RoBERTa family, 0 for all others."""
     return 0 if table is None or table.padding_idx is None else int(table.padding_idx) + 1

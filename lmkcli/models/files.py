@@ -57,6 +57,7 @@ class DeclaredSizes(TypedDict, total=False):
     """The fields from which transformers computes sizes, and numbers of parts that it creates one by one."""
 
     max_position_embeddings: int | None
+    n_positions: int | None
     pad_token_id: int | None
     vocab_size: Count
     hidden_size: Count

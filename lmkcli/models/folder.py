@@ -40,6 +40,8 @@ _SLOW_TOKENIZER_FILES = (
 NO_LIMIT = (1 << 31) - 1  # the limit of models without a table of positions
 # Architectures in which the first position id follows the id of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+# Architectures that name their number of positions n_positions
+_N_POSITIONS = ("gpt2", "gptj", "gpt_bigcode", "codegen", "ctrl", "openai-gpt")
 # Facts about the usual architectures, so that errors appear before transformers is imported: encoders
 # that always have a table of max_position_embeddings positions, and encoders and decoders with rotary
 # positions only.
@@ -347,6 +349,8 @@ def declared_length(encoder: Path) -> int | None:
 def _positions(config: dict[str, Any]) -> int | None:
     """Return the declared positions of a configuration, without positions that no input uses."""
     declared: int | None = config.get("max_position_embeddings")
+    if config.get("model_type") in _N_POSITIONS:
+        declared = config.get("n_positions") or declared
     if declared and config.get("model_type") in _AFTER_PADDING:
         padding = config.get("pad_token_id")
         return declared - (1 if padding is None else int(padding)) - 1

@@ -18,6 +18,7 @@ from torch import nn
 from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.heads import DenseLayer
 from lmkcli.pooling.placement import Input
 from lmkcli.pooling.reductions import Marks, pool
 from lmkcli.pooling.table import MEAN_ONLY, StateReduction, WindowReduction
@@ -114,7 +115,7 @@ class Pooling(nn.Module):
     @property
     def linear(self) -> bool:
         """Whether the vector of a mean is the mean of the vectors: no activation or norm follows the mean."""
-        kinds = (nn.Sequential, nn.Linear, nn.Identity)
+        kinds = (nn.Sequential, nn.Linear, nn.Identity, DenseLayer)
         modules = self.sentence_modules.modules()
         return self.plain and all(isinstance(module, kinds) for module in modules)
 

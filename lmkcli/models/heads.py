@@ -6,7 +6,7 @@ Sentence modules (Dense and LayerNorm) map the pooled vector before it is normal
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -141,34 +141,59 @@ def open_token_head(
     return TokenHead(*modules).to(device).eval()
 
 
+class DenseLayer(torch.nn.Module):
+    """A linear map of each row, an activation, and optionally the row itself added: [n, d] -> [n, d'].
+
+    A row of another size than the result passes through a linear map of its own before it is added.
+    """
+
+    def __init__(self, declared: _Dense, bias: bool, activation: torch.nn.Module) -> None:
+        super().__init__()
+        sizes = declared["in_features"], declared["out_features"]
+        self.linear = torch.nn.Linear(*sizes, bias=declared.get("bias", bias))
+        self.activation = activation
+        self.residual: torch.nn.Module | None = None
+        if declared.get("use_residual"):
+            mapped = sizes[0] != sizes[1]
+            self.residual = torch.nn.Linear(*sizes, bias=False) if mapped else torch.nn.Identity()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[n, d] in float32 -> [n, d'] in float32."""
+        mapped: torch.Tensor = self.activation(self.linear(rows))
+        return mapped if self.residual is None else mapped + self.residual(rows)
+
+
 def _projection(folder: Path) -> torch.nn.Module:
     """Load PyLate's Dense: a linear map, without bias and activation unless its configuration has them."""
-    return _linear(folder, {"activation_function": "Identity", "bias": False}, _STATES)
+    return _open_dense(folder, False, "torch.nn.Identity", _STATES)
 
 
 def _dense(folder: Path) -> torch.nn.Module:
-    return _linear(folder, {"activation_function": "Tanh"}, _VECTOR)
+    return _open_dense(folder, True, "torch.nn.Tanh", _VECTOR)
 
 
-def _linear(folder: Path, defaults: dict[str, Any], acts_on: str) -> torch.nn.Module:
-    config: dict[str, Any] = {**defaults, **read_fields(folder / "config.json", _Dense)}
-    path, _, name = config["activation_function"].rpartition(".")
-    if name not in _ACTIVATIONS or not f"{path}.".startswith(("torch.", ".")):
+def _open_dense(folder: Path, bias: bool, activation: str, acts_on: str) -> torch.nn.Module:
+    """Load a Dense; `bias` and `activation` are the defaults. DataError for settings that lmk lacks."""
+    config = read_fields(folder / "config.json", _Dense)
+    declared = config.get("activation_function", activation)
+    name = declared.rpartition(".")[2]
+    # sentence-transformers replaces a name outside torch, also a bare one, by Tanh
+    if name not in _ACTIVATIONS or not declared.startswith("torch."):
         raise DataError(
-            f"{folder}/config.json: unknown activation {name}; lmk supports {', '.join(_ACTIVATIONS)}"
+            f"{folder}/config.json: unknown activation {declared}; lmk supports those of torch.nn, such as "
+            f"torch.nn.Tanh ({', '.join(_ACTIVATIONS)})"
         )
     names = {config.get("module_input_name", acts_on), config.get("module_output_name") or acts_on}
-    if config.get("use_residual") or names != {acts_on}:
+    if names != {acts_on}:
         what = "the pooled vector" if acts_on == _VECTOR else "the states of a ColBERT model"
         raise DataError(
-            f"{folder}/config.json: lmk applies Dense to {what}, and without a residual; give another model"
+            f"{folder}/config.json: lmk applies Dense to {what} only, and this one has the input or output "
+            f"{', '.join(sorted(names - {acts_on}))}; give another model"
         )
     with torch.device("meta"):  # the sizes are believed only if the weights have them
-        linear = torch.nn.Linear(
-            config["in_features"], config["out_features"], config.get("bias", True)
-        )
-    _load(linear, folder, "linear.")
-    return torch.nn.Sequential(linear, _ACTIVATIONS[name]())
+        dense = DenseLayer(config, bias, _ACTIVATIONS[name]())
+    _load(dense, folder, "")
+    return dense
 
 
 def _layer_norm(folder: Path) -> torch.nn.Module:

@@ -64,8 +64,10 @@ _ORDER = {
     WORD_WEIGHTS: 1, "Pooling": 2, MARKED: 2, "Dense": 3,
     "LayerNorm": 3, "Dropout": 3, MASK: 4, "Normalize": 5,
 }  # fmt: skip
+_VECTOR = "sentence_embedding"  # the name of the pooled vector in sentence-transformers
 _ONCE = (0, 1, 2)  # steps that a model has at most once
 _ROUTERS = ("Router", "Asym")  # Asym is the older name
+_PACKAGES = ("sentence_transformers", "pylate", "lmkcli")  # with modules that lmk reads
 _LANDMARK_GRAN = 32  # the default of LandmarkTransformer
 
 
@@ -104,7 +106,7 @@ def _cross_encoder(path: Path, name: str, commit: str, config: dict[str, Any]) -
     if [kind for kind, _ in modules] != ["Transformer"]:
         raise DataError(
             f"{path} is a cross-encoder with the modules {', '.join(kind for kind, _ in modules)}; lmk reads "
-            "sequence classifiers, which have one Transformer"
+            "sequence classifiers, which have one Transformer; give another model"
         )
     encoder = modules[0][1]
     settings = read_settings(encoder)
@@ -137,6 +139,8 @@ def _declared(path: Path, name: str, commit: str, modules: list[tuple[str, Path]
     task = Task(special.task, "logits") if special else STATES
     check_settings(length, encoder / "sentence_bert_config.json", task, late_model)
     doc_length, query_length = declared_lengths(length)
+    if "Normalize" in folders and not late_model:
+        _check_normalize(folders["Normalize"] / "config.json")
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
     own = bool({PLACED, RUN_BY_LMK} & set(folders))
     placed = length if own else {}  # declarations of tokens that a pooler adds
@@ -254,7 +258,7 @@ def _modules(path: Path, side: str) -> list[tuple[str, Path]]:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
     modules: list[tuple[str, Path]] = []
     for module in listed:
-        kind, where = _kind(module["type"]), path / module["path"]
+        kind, where = _kind(module["type"], path / "modules.json"), path / module["path"]
         modules += _route(where, side) if kind in _ROUTERS else [(kind, where)]
     return modules
 
@@ -269,13 +273,13 @@ def _check_modules(path: Path, modules: list[tuple[str, Path]]) -> None:
     if unknown or allowed[kinds[0]] != 0:
         raise DataError(
             f"{path}/modules.json has the module {', '.join(unknown) or kinds[0]}, which lmk does not "
-            f"read (it reads {', '.join(allowed)}, Transformer first)"
+            f"read (it reads {', '.join(allowed)}, Transformer first); give another model"
         )
     order = [allowed[kind] for kind in kinds]
     if order != sorted(order) or any(order.count(step) > 1 for step in _ONCE):
         raise DataError(
             f"{path}/modules.json has its modules in the order {', '.join(kinds)}; lmk applies one "
-            "Transformer, one Pooling, Dense and LayerNorm, and Normalize last"
+            "Transformer, one Pooling, Dense and LayerNorm, and Normalize last; give another model"
         )
     for kind, where in modules:
         if where.is_dir():
@@ -288,9 +292,33 @@ def _check_modules(path: Path, modules: list[tuple[str, Path]]) -> None:
             raise DataError(f"{where}/config.json is missing; download the model again")
 
 
-def _kind(declared: str) -> str:
-    """The class name of a declared type."""
-    return declared.rsplit(".", 1)[-1]
+def _check_normalize(file: Path) -> None:
+    """Raise DataError for a Normalize that does not act on the pooled vector: lmk would normalise it."""
+    config = read_json(file)
+    source = config.get("module_input_name") or _VECTOR
+    others = {source, config.get("module_output_name") or source} - {_VECTOR}
+    if others:
+        raise DataError(
+            f"{file}: lmk applies Normalize to the pooled vector only, and this one has the input or output "
+            f"{', '.join(sorted(others))}; give another model"
+        )
+
+
+def _kind(declared: str, file: Path) -> str:
+    """Return the class name of a declared type.
+
+    DataError for a class of the model's own code: it may compute something else than the class of that name
+    in sentence-transformers.
+    """
+    package, _, name = declared.rpartition(".")
+    known = (*_PACKAGES, *(each.package for each in sentence_classes()))
+    if not f"{package}.".startswith(tuple(f"{each}." for each in known)):
+        raise DataError(
+            f"{file} has the module {declared}, which is code of the model, and lmk does not run it; if it "
+            f"computes the same as sentence_transformers.models.{name}, write that name into the file, else "
+            "give another model"
+        )
+    return name
 
 
 class _Routes(TypedDict):
@@ -323,7 +351,7 @@ def _route(router: Path, side: str) -> list[tuple[str, Path]]:
             f"{file} has no route '{side}' (it has {', '.join(structure)}); give the folder of one of its "
             "models"
         )
-    return [(_kind(declared["types"][module]), router / module) for module in chosen]
+    return [(_kind(declared["types"][module], file), router / module) for module in chosen]
 
 
 def _dim(config: dict[str, Any], path: Path, normalize: bool) -> int:

@@ -23,6 +23,7 @@ from lmkcli.models.extension import (
     Groups,
     extend_positions,
     first_position,
+    fixed_rows,
     parse_extension,
     position_table,
 )
@@ -465,5 +466,5 @@ def position_limit(model: Any) -> int:
     """
     table = position_table(model)
     if table is None:
-        return trained_length(model) or NO_LIMIT
+        return fixed_rows(model) or trained_length(model) or NO_LIMIT
     return int(table.num_embeddings) - first_position(table)

@@ -229,6 +229,12 @@ def _coverage(result: "ScoredRun") -> str:
         mine, judged = c.strangers
         line += f"; no judged document is in the run: it has ids such as '{mine}', the qrels have '{judged}'"
         line += " (--level chunk ranks chunks)" if "#" in judged and "#" not in mine else ""
+    if c.contradicted:
+        queries = "query" if c.contradicted == 1 else "queries"
+        line += (
+            f"; in {c.contradicted} {queries} the ranks contradict the scores, and the scores count, highest "
+            "first (negate them if they are distances)"
+        )
     if c.missing:
         few = ", ".join(c.missing[:3]) + (" …" if len(c.missing) > 3 else "")
         line += f"; {len(c.missing)} missing count as 0 ({few})"

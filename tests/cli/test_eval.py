@@ -154,6 +154,14 @@ def test_a_planted_run_gives_the_documented_numbers(lmk: Lmk, planted: Path) -> 
     )
 
 
+def test_a_run_of_distances_is_noted(lmk: Lmk, tmp_path: Path) -> None:
+    (tmp_path / "r.trec").write_text("q Q0 near 1 0.1 x\nq Q0 far 2 0.9 x\n")
+    (tmp_path / "q.qrels").write_text("q 0 near 1\n")
+    done = lmk("eval", tmp_path / "r.trec", "--qrels", tmp_path / "q.qrels", "-m", "RR", "--json")
+    assert done.json[0]["RR"] == 0.5  # as trec_eval has it
+    assert "; in 1 query the ranks contradict the scores" in done.err
+
+
 def test_runs_of_different_depth_under_a_measure_without_a_cutoff(lmk: Lmk, planted: Path) -> None:
     deep, flat, qrels = planted / "planted.trec", planted / "flat.trec", planted / "qrels.txt"
     flat.write_text("q1 Q0 d 1 0.5 flat\n")

@@ -74,6 +74,22 @@ def test_tables_with_names(tmp_path: Path, kind: str, names: tuple[str, ...]) ->
         assert scores_of(run) == SCORES
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet", "csv.gz"])
+def test_a_table_of_pyterrier(tmp_path: Path, kind: str) -> None:
+    """The id of a document is docno; docid is an internal number. A table may have scores and grades."""
+    names = ("qid", "docid", "docno", "rank", "score", "query", "label")
+    rows = [("q1", 7, "d1", 0, 2, "tea", 1), ("q1", 3, "d2", 1, 1, "tea", 0)]
+    file = written(tmp_path / f"t.{kind}", rows, names)
+    assert scores_of(read_run(file)) == {"q1": {"d1": 2.0, "d2": 1.0}}
+    assert list(read_qrels(file)) == [Qrel("q1", "d1", 1), Qrel("q1", "d2", 0)]
+
+
+def test_the_grades_of_a_table_with_tabs(tmp_path: Path) -> None:
+    file = tmp_path / "q.tsv"
+    file.write_text("qid\tdocid\tdocno\tscore\tlabel\nq1\t7\td1\t3\t1\n")
+    assert list(read_qrels(file)) == [Qrel("q1", "d1", 1)]
+
+
 def scores_of(run: Any) -> dict[str, dict[str, float]]:
     return {
         query: dict(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))

@@ -110,6 +110,23 @@ def test_reading_is_tolerant(tmp_path: Path) -> None:
     assert run.tag == "first"
 
 
+def test_ranks_that_contradict_the_scores_are_noticed(tmp_path: Path) -> None:
+    """As in a run whose scores are distances; the scores determine the order, as in trec_eval."""
+    path = tmp_path / "r.trec"
+    lines = [
+        *("1 Q0 a 1 0.1 x", "1 Q0 b 2 0.2 x"),  # distances
+        *("2 Q0 a 1 3 x", "2 Q0 b 2 3 x", "2 Q0 c 3 -1 x"),
+        *("3 Q0 a 2 1 x", "3 Q0 b 1 2 x"),  # in another order
+        *("4 Q0 a 1 1.0 x", "4 Q0 b 2 1.00000001 x"),  # equal in float32
+        *("5 Q0 a 1 1e300 x", "5 Q0 b 2 2e300 x"),
+    ]
+    path.write_text("\n".join(lines))
+    run = read_run(path)
+    assert run.contradicted == {"1"}
+    assert run["1"].doc_ids == ["b", "a"]
+    assert read_run(path).rankings.keys() == {"1", "2", "3", "4", "5"}
+
+
 GOOD = "1 Q0 a 1 2.5 x\n"
 
 

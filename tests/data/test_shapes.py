@@ -121,12 +121,43 @@ def test_a_table_without_a_header(tmp_path: Path, suffix: str, tab: str) -> None
         ("c.tsv", "D1\thttp://u\tt\tb\n", r"columns=id\+a\+b"),
         ("c.tsv", "a\tb\rc\td\r", "old Macs"),
         ("c.csv", "id,text\na,b\n", "different name"),
+        ("c.tsv", 'id\ttext\n1\ttea\n2\t"a ""b"""\n', "csv file with tabs.*,delimiter=tab"),
+        ("c.tsv", '1\t"tea, hot"\n2\t"bread"\n', "csv file with tabs.*,format=tsv"),
     ],
 )
 def test_tables_that_are_refused(tmp_path: Path, name: str, text: str, advice: str) -> None:
     options = ",columns=id+id" if advice == "different name" else ""
     with pytest.raises(LmkError, match=advice):
         docs(tmp_path, name, text, options)
+
+
+def test_quotes_of_a_table_with_tabs(tmp_path: Path) -> None:
+    """Some programs write csv with tabs and the suffix tsv, others texts that contain quotes."""
+    text = '1\t"tea, ""hot"""\n2\t"bread"\n'
+    parsed = docs(tmp_path, "c.tsv", "id\ttext\n" + text, ",delimiter=tab")
+    assert parsed == [Doc("1", 'tea, "hot"'), Doc("2", "bread")]
+    plain = [Doc("1", '"tea, ""hot"""'), Doc("2", '"bread"')]
+    assert docs(tmp_path, "p.tsv", text, ",format=tsv") == plain
+    inner = '1\t"tea" or "bread"\n2\ta "b" c\n'
+    assert docs(tmp_path, "i.tsv", inner) == [Doc("1", '"tea" or "bread"'), Doc("2", 'a "b" c')]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.csv", "docid,docno,text\n0,d9,tea\n1,d8,bread\n"),
+        (
+            "c.jsonl",
+            '{"docid": 0, "docno": "d9", "text": "tea"}\n{"docid": 1, "docno": "d8", "text": "bread"}',
+        ),
+        ("c.tsv", "docid\tdocno\tbody\n0\td9\ttea\n1\td8\tbread\n"),
+    ],
+)
+def test_the_id_of_pyterrier_is_docno(tmp_path: Path, name: str, text: str) -> None:
+    """There, docid is the internal number of a document."""
+    assert docs(tmp_path, name, text) == [Doc("d9", "tea"), Doc("d8", "bread")]
+    numbered = docs(tmp_path, name, text, ",id=docid" + (",text=body" if "body" in text else ""))
+    assert [doc.id for doc in numbered] == ["0", "1"]
 
 
 def test_columns_are_of_tables_only(tmp_path: Path) -> None:
@@ -142,6 +173,13 @@ def test_a_table_of_queries(tmp_path: Path) -> None:
         assert [(each.id, each.text) for each in queries] == [("1", "green tea"), ("2", "bread")]
     with pytest.raises(LmkError, match=r"q\.csv,columns=id\+text"):
         list(open_collection(str(tmp_path / "q.csv")).queries())
+    for text in ("1\tgreen\ttea\n2\tbread\n", "1\tbread\n2\tgreen\ttea\n"):
+        (tmp_path / "q.tsv").write_text(text)  # a part of a query would be lost
+        with pytest.raises(LmkError, match=r"q\.tsv line [12]: 3 columns.*,columns="):
+            list(open_collection(str(tmp_path / "q.tsv")).queries())
+        other = f"{tmp_path / 'q.csv'},columns=id+text,queries={tmp_path / 'q.tsv'}"
+        with pytest.raises(LmkError, match=r"q\.tsv line [12]: 3 columns"):
+            list(open_collection(other).queries())
 
 
 def test_binary_columns_of_parquet(tmp_path: Path) -> None:

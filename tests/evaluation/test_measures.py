@@ -188,6 +188,13 @@ def test_a_run_with_other_ids_than_the_judged_ones_is_noticed() -> None:
     assert evaluate(Run(), QRELS, parse_measures(["P@1"])).coverage.strangers is None
 
 
+def test_ranks_that_contradict_scores_are_counted_for_judged_queries() -> None:
+    ranking = run_of(q1={"a": 3.0, "b": 2.0})
+    run = Run(ranking.rankings, contradicted=frozenset({"q1", "unjudged"}))
+    assert evaluate(run, QRELS, parse_measures(["P@1"])).coverage.contradicted == 1
+    assert evaluate(ranking, QRELS, parse_measures(["P@1"])).coverage.contradicted == 0
+
+
 def test_documents_with_the_id_of_the_query_are_counted_and_dropped() -> None:
     qrels = [Qrel("q1", "a", 1), Qrel("q2", "b", 1), Qrel("q3", "c", 1), Qrel("q4", "d", 1)]
     documents = {

@@ -26,19 +26,24 @@ _DECODER = _SHAPE | {
 }  # fmt: skip
 
 
-def unigram() -> PreTrainedTokenizerFast:
+_SPECIAL = ("<pad>", "<s>", "</s>")
+FAIRSEQ = ("<s>", "<pad>", "</s>")  # RoBERTa's order, so that its positions start at 2
+
+
+def unigram(special: tuple[str, ...] = _SPECIAL) -> PreTrainedTokenizerFast:
     """SentencePiece's kind: T5, XLM-R, ALBERT and DeBERTa; pieces of letters and words."""
     words = sorted({f"▁{word}" for word in tiny.WORDS})
     letters = sorted({letter for text in tiny.TEXTS for letter in text if letter.isprintable()})
-    special = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    pieces = [(piece, 0.0) for piece in special] + [("▁", -3.0)]
+    pieces = [(piece, 0.0) for piece in (*special, "<unk>", "<mask>")] + [("▁", -3.0)]
     pieces += [(word, -4.0) for word in words]
     pieces += [(letter, -8.0) for letter in letters if letter != " "]
     tokenizer = Tokenizer(models.Unigram(pieces[:SIZE], unk_id=3))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B </s>",
+        special_tokens=[(name, special.index(name)) for name in ("<s>", "</s>")],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>",
@@ -46,19 +51,21 @@ def unigram() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def byte_level(template: str = "$A </s>", pad: str | None = "<pad>") -> PreTrainedTokenizerFast:
+def byte_level(
+    template: str = "$A </s>", pad: str | None = "<pad>", special: tuple[str, ...] = _SPECIAL
+) -> PreTrainedTokenizerFast:
     """GPT-2's kind: every byte has a token, so that white space has tokens too."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE,
-        special_tokens=["<pad>", "<s>", "</s>"],
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(tiny.TEXTS, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
+        single=template, special_tokens=[(name, special.index(name)) for name in ("<s>", "</s>")]
     )
     padding = {"pad_token": pad} if pad else {}
     return PreTrainedTokenizerFast(
@@ -111,6 +118,17 @@ _ONE_KV = {key: value for key, value in _GQA.items() if key != "num_key_value_he
 _GPT = {"vocab_size": SIZE, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "initializer_range": 0.2}
 
 
+_FAIRSEQ_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
+
+
+def _roberta_tokens() -> PreTrainedTokenizerFast:
+    return byte_level("<s> $A </s>", special=FAIRSEQ)
+
+
+def _xlmr_tokens() -> PreTrainedTokenizerFast:
+    return unigram(FAIRSEQ)
+
+
 def _decoder_tokens() -> PreTrainedTokenizerFast:
     """GPT-2's tokens: nothing around a text, and no token of its own for padding."""
     return byte_level("$A", "</s>")
@@ -126,14 +144,13 @@ FAMILIES: dict[str, Family] = {
         wordpiece, "packed", "msmarco-distilbert, distiluse",
     ),
     "RoBERTa": Family(
-        _of("RobertaConfig", pad_token_id=0, type_vocab_size=1),
-        lambda: byte_level("<s> $A </s>"), "packed", "all-distilroberta, simcse",
+        _of("RobertaConfig", **_FAIRSEQ_IDS), _roberta_tokens, "packed", "all-distilroberta, simcse",
     ),
     "XLM-R": Family(
-        _of("XLMRobertaConfig", pad_token_id=0, type_vocab_size=1), unigram, "packed",
+        _of("XLMRobertaConfig", **_FAIRSEQ_IDS), _xlmr_tokens, "packed",
         "bge-m3, multilingual-e5, arctic-embed-l-v2",
     ),
-    "MPNet": Family(_of("MPNetConfig", pad_token_id=0), unigram, "padded", "all-mpnet-base-v2"),
+    "MPNet": Family(_of("MPNetConfig", pad_token_id=1), _xlmr_tokens, "padded", "all-mpnet-base-v2"),
     "DeBERTa": Family(
         _of("DebertaV2Config", relative_attention=True, position_biased_input=False,
             pos_att_type=["p2c", "c2p"]),
@@ -145,7 +162,7 @@ FAMILIES: dict[str, Family] = {
         lambda: byte_level("<s> $A </s>"), "padded", "deberta-base encoders",
     ),
     "CamemBERT": Family(
-        _of("CamembertConfig", pad_token_id=0, type_vocab_size=1), unigram, "packed",
+        _of("CamembertConfig", **_FAIRSEQ_IDS), _xlmr_tokens, "packed",
         "sentence-camembert",
     ),
     "ERNIE": Family(_of("ErnieConfig", **_BIG), wordpiece, "packed", "ERNIE encoders"),
@@ -159,8 +176,8 @@ FAMILIES: dict[str, Family] = {
         _of("GteConfig", **_BIG), wordpiece, "packed", "gte-base-en-v1.5, arctic-embed-m-v2"
     ),
     "Longformer": Family(
-        _of("LongformerConfig", attention_window=[8, 8], pad_token_id=0, type_vocab_size=1),
-        lambda: byte_level("<s> $A </s>"), "padded", "Longformer encoders",
+        _of("LongformerConfig", attention_window=[8, 8], **_FAIRSEQ_IDS),
+        _roberta_tokens, "padded", "Longformer encoders",
     ),
     "XLNet": Family(
         _of("XLNetConfig", {}, vocab_size=SIZE, d_model=WIDTH, n_layer=2, n_head=4, d_inner=48,
@@ -178,7 +195,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "NomicBERT": Family(_of("NomicBertConfig", **_BIG), wordpiece, "packed", "nomic-embed-text"),
     "JinaBERT v3": Family(
-        _of("JinaEmbeddingsV3Config", pad_token_id=0), unigram, "packed", "jina-embeddings-v3"
+        _of("JinaEmbeddingsV3Config", pad_token_id=1), _xlmr_tokens, "packed", "jina-embeddings-v3"
     ),
     "T5": Family(
         _of("T5Config", _T5), unigram, "padded", "sentence-t5, gtr-t5, instructor", "T5EncoderModel"
@@ -277,14 +294,14 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
-def save(folder: Path, name: str, seed: int = 5) -> Path:
-    """Write the encoder and the tokenizer of a family; the same weights each time."""
+def save(folder: Path, name: str, seed: int = 5, dtype: str = "float32", **how: Any) -> Path:
+    """Write the encoder and the tokenizer of a family; the same weights each time, in this dtype."""
     family = FAMILIES[name]
     torch.manual_seed(seed)
     kind = getattr(transformers, family.model)
     config = family.config()
     model = kind.from_config(config) if family.model == "AutoModel" else kind(config)
-    model.eval().save_pretrained(folder)
+    model.eval().to(getattr(torch, dtype)).save_pretrained(folder, **how)
     tokenizer = family.tokenizer()
     if family.left:
         tokenizer.padding_side = "left"

@@ -118,7 +118,10 @@ def test_links_within_the_folder_and_of_the_hub_cache_are_read(
     """The hub's cache: snapshots/<commit>/<file> leads to blobs/<digest>, and a module's file as well."""
     (adapter / "modules.json").write_text(
         json.dumps(
-            [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+            [
+                {"type": "sentence_transformers.models.Transformer", "path": ""},
+                {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+            ]
         )
     )
     pooling = adapter / "1_Pooling" / "config.json"
@@ -151,7 +154,10 @@ def test_a_pooling_may_come_from_the_base(
     adapter: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     base = shutil.copytree(tiny_model("bert"), tmp_path / "base")
-    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]
     (base / "modules.json").write_text(json.dumps(modules))
     (base / "1_Pooling").mkdir()
     (base / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
@@ -161,7 +167,9 @@ def test_a_pooling_may_come_from_the_base(
 
 @pytest.mark.parametrize("path", ["../../etc", "/etc", "1_Pooling/../../x", "a\0b"])
 def test_a_module_out_of_the_folder_is_refused(adapter: Path, path: str) -> None:
-    (adapter / "modules.json").write_text(json.dumps([{"type": "x.Transformer", "path": path}]))
+    (adapter / "modules.json").write_text(
+        json.dumps([{"type": "sentence_transformers.models.Transformer", "path": path}])
+    )
     refused(adapter, r"modules.json names .* out of the folder")
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 import lmkcli
 from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import read_run
-from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.resolution import UNDECLARED, resolve
 from lmkcli.encoding.sentence_folder import export_model
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.forward import ModelOptions
@@ -53,7 +53,7 @@ NEAR = 1e-5
 def by_sentence_transformers(folder: Path, side: str, texts: list[str]) -> NDArray[np.float32]:
     """Return the vectors of sentence-transformers, each text read alone by a model without a history."""
     made = []
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     config = folder / "config.json"
     stateful = config.is_file() and "dynamic" in config.read_text()
     for text in texts:
@@ -129,6 +129,99 @@ def test_poolings(tmp_path: Path, family: str, pool: int, prompted: bool, paddin
     export_model(resolved, tmp_path / "out")
     made = by_sentence_transformers(tmp_path / "out", "document", texts)
     np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", texts), atol=NEAR)
+
+
+# Where the length of a text is declared: max_seq_length, and model_max_length of the tokenizer
+LENGTHS: dict[str, tuple[int | None, int | None]] = {
+    "larger than the positions": (4096, None),
+    "nowhere": (None, None),
+    "by the tokenizer": (None, 21),
+    "by both": (LENGTH, 21),
+    "larger in the tokenizer": (LENGTH, 1000),
+}
+
+
+def longest(folder: Path, text: str) -> int:
+    """Return the length at which sentence-transformers cuts a text, or the longest one that it can read."""
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    declared = model.max_seq_length
+    assert declared is not None
+    if declared > 10**6:
+        return UNDECLARED  # neither the model nor its tokenizer declares a length, and lmk notes it
+    for length in (declared, *range(130, 100, -1)):
+        model.max_seq_length = length
+        try:
+            model.encode([text], show_progress_bar=False)
+        except (IndexError, RuntimeError):  # its table of positions is shorter
+            continue
+        return length
+    raise AssertionError
+
+
+ALL_LENGTHS = itertools.product(FAMILIES, LENGTHS, ["left", "right"])
+
+
+@pytest.mark.parametrize(("family", "declared", "padding"), sample("lengths", ALL_LENGTHS, 5))
+def test_lengths_of_families(tmp_path: Path, family: str, declared: str, padding: str) -> None:
+    """The declared length, up to the last position of the model, for both sides of padding."""
+    length, by_tokenizer = LENGTHS[declared]
+    folder = add_pooling(save(tmp_path / "model", family), "mean", length)
+    file = folder / "tokenizer_config.json"
+    changes = {"padding_side": padding} | (
+        {"model_max_length": by_tokenizer} if by_tokenizer else {}
+    )
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    texts = [text for text in TEXTS if FAMILIES[family].tokenizer()(text).input_ids]
+    limit = longest(folder, TEXTS[1])
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    assert min(resolved.recipe.doc.max_length, 4096) == limit
+    assert any("declares a length" in note for note in resolved.notes) == (limit == UNDECLARED)
+    encoder = lmkcli.load_encoder(
+        str(folder), settings=lmkcli.EncodeSettings(dtype="fp32", device="cpu"), offline=True
+    )
+    made = encoder.encode_documents(texts).vectors
+    shown = folder / "sentence_bert_config.json"
+    shown.write_text(json.dumps({"max_seq_length": limit, "do_lower_case": False}))
+    expected = by_sentence_transformers(folder, "document", texts)
+    np.testing.assert_allclose(made, expected, atol=NEAR)
+
+
+@pytest.mark.parametrize("family", ["OPT", "GPT-J", "RoFormer", "RoBERTa", "GPT-2"])
+def test_a_length_has_at_most_the_positions_of_the_table(tmp_path: Path, family: str) -> None:
+    folder = add_pooling(save(tmp_path / "model", family), "mean", 4096)
+    doc = resolve(RecipeOptions(model=str(folder)), offline=True).recipe.doc
+    assert doc.max_length == (126 if family == "RoBERTa" else 128)
+
+
+WEIGHTS = itertools.product(
+    FAMILIES, ["bfloat16", "float16", "float64", "in parts", "pickled", "pickled in parts"]
+)
+
+
+@pytest.mark.parametrize(("family", "kind"), sample("weights", WEIGHTS, 5))
+def test_weights_of_families(tmp_path: Path, family: str, kind: str) -> None:
+    """Each dtype and each form of a checkpoint; both libraries compute in fp32."""
+    dtype = kind if kind.startswith(("bfloat", "float")) else "float32"
+    parts = {"max_shard_size": 20_000} if kind.endswith("in parts") else {}
+    folder = save(tmp_path / "model", family, dtype=dtype, **parts)
+    if kind.startswith("pickled"):
+        for file in folder.glob("*.safetensors"):
+            name = file.name.replace("model", "pytorch_model", 1).replace(".safetensors", ".bin")
+            torch.save(load_file(file), folder / name)
+            file.unlink()
+        for index in folder.glob("*.safetensors.index.json"):
+            listed = index.read_text().replace(".safetensors", ".bin")
+            (folder / "pytorch_model.bin.index.json").write_text(
+                listed.replace("model-", "pytorch_model-")
+            )
+            index.unlink()
+    assert kind.endswith("in parts") == bool(list(folder.glob("*.index.json")))
+    add_pooling(folder, "mean", LENGTH)
+    check(
+        folder,
+        "document",
+        [text for text in TEXTS[:5] if FAMILIES[family].tokenizer()(text).input_ids],
+    )
 
 
 @pytest.mark.parametrize("family", sample("runs", FAMILIES, 3))
@@ -236,30 +329,129 @@ def test_an_exported_folder_keeps_white_space(tmp_path: Path) -> None:
     check(tmp_path / "out", "document")
 
 
-@pytest.mark.parametrize("activation", ["Sigmoid", "Identity", "Mish"])
-def test_activations_after_dense(tmp_path: Path, activation: str) -> None:
-    modules = [("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
-    folder = add_pooling(save(tmp_path / "model", "BERT"), "mean", LENGTH, modules=modules)
-    for path, _ in modules:
-        (folder / path).mkdir()
-    declared = {
-        "in_features": WIDTH, "out_features": 8, "bias": False,
-        "activation_function": f"torch.nn.modules.activation.{activation}".replace(
-            "activation.Identity", "linear.Identity"
-        ),
-    }  # fmt: skip
-    (folder / "2_Dense/config.json").write_text(json.dumps(declared))
-    (folder / "3_Normalize/config.json").write_text("{}")
-    weight = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1))
-    save_file({"linear.weight": weight}, folder / "2_Dense/model.safetensors")
-    check(folder, "document", TEXTS[:3])
-
-
 def write_modules(folder: Path, **configs: dict[str, Any]) -> None:
     """Write the folders and configurations of modules, such as `d2_Normalize={}`."""
     for name, config in configs.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(config))
+
+
+def write_dense(folder: Path, wide: int, narrow: int, kind: str = "float32", **config: Any) -> None:
+    """Write a Dense from `wide` to `narrow` dimensions, with random weights of this dtype."""
+    declared = {"in_features": wide, "out_features": narrow, **config}
+    write_modules(folder.parent, **{folder.name: declared})
+    generator = torch.Generator().manual_seed(wide + narrow)
+    shapes = {"linear.weight": (narrow, wide)}
+    shapes |= {"linear.bias": (narrow,)} if config.get("bias", True) else {}
+    if config.get("use_residual") and wide != narrow:
+        shapes["residual.weight"] = (narrow, wide)
+    dtype = getattr(torch, kind)
+    weights = {
+        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()
+    }
+    if dtype == torch.float32:
+        save_file(weights, folder / "model.safetensors")
+    else:
+        torch.save(weights, folder / "pytorch_model.bin")
+
+
+_ACTIVATION = "torch.nn.modules.activation"
+# Modules after Pooling: for each its kind, and for a Dense its dimensions, its dtype and its configuration
+AFTER: dict[str, list[tuple[Any, ...]]] = {
+    "nothing": [],
+    "Normalize": [("Normalize",)],
+    "Dense, its defaults": [("Dense", 8, "float32", {})],
+    "Dense, Sigmoid": [("Dense", 8, "float32", {"activation_function": f"{_ACTIVATION}.Sigmoid"})],
+    "Dense, Mish, fp16": [("Dense", 8, "float16", {"activation_function": f"{_ACTIVATION}.Mish"})],
+    "Dense, linear, Normalize": [
+        (
+            *("Dense", 8, "bfloat16"),
+            {"activation_function": "torch.nn.modules.linear.Identity", "bias": False},
+        ),
+        ("Normalize",),
+    ],
+    "Dense with a residual": [("Dense", WIDTH, "float32", {"use_residual": True})],
+    "Dense with a mapped residual": [("Dense", 8, "float32", {"use_residual": True})],
+    "two Dense": [
+        ("Dense", 48, "float32", {"activation_function": f"{_ACTIVATION}.ReLU"}),
+        ("Dense", 8, "float32", {"bias": False}),
+    ],
+    "LayerNorm, Dropout, Dense, LayerNorm": [
+        ("LayerNorm",), ("Dropout",), ("Dense", 8, "float32", {}), ("LayerNorm",)
+    ],
+}  # fmt: skip
+
+
+def add_modules(folder: Path, pool: str | list[str], after: list[tuple[Any, ...]]) -> Path:
+    """Add Pooling and these modules, with random weights."""
+    width = WIDTH * (1 if isinstance(pool, str) else len(pool))
+    for number, (kind, *facts) in enumerate(after, 2):
+        path = folder / f"{number}_{kind}"
+        if kind == "Dense":
+            wide, width = width, facts[0]
+            write_dense(path, wide, width, facts[1], **facts[2])
+        else:
+            configs = {"LayerNorm": {"dimension": width}, "Dropout": {"dropout": 0.5}}
+            write_modules(folder, **{path.name: configs.get(kind, {})})
+        if kind == "LayerNorm":
+            generator = torch.Generator().manual_seed(width)
+            names = ("norm.weight", "norm.bias")
+            weights = {name: torch.randn(width, generator=generator) for name in names}
+            save_file(weights, path / "model.safetensors")
+    names = [(f"{number}_{kind}", kind) for number, (kind, *_) in enumerate(after, 2)]
+    return add_pooling(folder, pool, LENGTH, modules=names)
+
+
+CHAINS = itertools.product(AFTER, ["BERT", "Qwen3", "T5"], ["mean", "lasttoken", ["max", "mean"]])
+
+
+@pytest.mark.parametrize(("after", "family", "pool"), sample("modules", CHAINS, 6))
+def test_modules_after_pooling(
+    tmp_path: Path, after: str, family: str, pool: str | list[str]
+) -> None:
+    folder = add_modules(save(tmp_path / "model", family), pool, AFTER[after])
+    check(folder, "document")
+    resolved = resolve(RecipeOptions(model=str(folder)), offline=True)
+    export_model(resolved, tmp_path / "out")
+    made = by_sentence_transformers(tmp_path / "out", "document", TEXTS)
+    np.testing.assert_allclose(made, by_sentence_transformers(folder, "document", TEXTS), atol=NEAR)
+
+
+REFUSED_MODULES: dict[str, tuple[str, dict[str, Any]]] = {
+    # sentence-transformers replaces an activation outside torch, also a bare name, by Tanh
+    "unknown activation ReLU": ("Dense", {"activation_function": "ReLU"}),
+    "unknown activation mine.GELU": ("Dense", {"activation_function": "mine.GELU"}),
+    "input or output token_embeddings": ("Dense", {"module_input_name": "token_embeddings"}),
+    "input or output other": ("Dense", {"module_output_name": "other"}),
+    # the pooled vector keeps its length
+    "the input or output token_embeddings": (
+        "Normalize", {"module_input_name": "token_embeddings"}
+    ),
+    "the input or output vector": ("Normalize", {"module_output_name": "vector"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED_MODULES)
+def test_modules_that_lmk_lacks_are_refused(tmp_path: Path, message: str) -> None:
+    kind, config = REFUSED_MODULES[message]
+    after = ("Dense", 8, "float32", config) if kind == "Dense" else (kind,)
+    folder = add_modules(save(tmp_path / "model", "BERT"), "mean", [after])
+    if kind != "Dense":
+        write_modules(folder, **{f"2_{kind}": config})
+    with pytest.raises(DataError, match=message):
+        check(folder, "document")
+
+
+@pytest.mark.parametrize("kind", ["Transformer", "Pooling"])
+def test_modules_of_the_models_own_code_are_refused(tmp_path: Path, kind: str) -> None:
+    """A class may have the name of a class of sentence-transformers, and compute other things."""
+    folder = add_pooling(save(tmp_path / "model", "BERT"), "mean", LENGTH)
+    file = folder / "modules.json"
+    file.write_text(
+        file.read_text().replace(f"sentence_transformers.models.{kind}", f"custom_st.{kind}")
+    )
+    with pytest.raises(DataError, match=rf"custom_st\.{kind}, which is code of the model"):
+        read_model(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import itertools
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from lmkcli.models import crossencoder
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.spec.recipe import RecipeOptions
 from tests import tiny
+from tests.levels import sample
+from tests.models.families import FAMILIES
 
 TEXTS = [tiny.sentence(number, length) for number, length in enumerate([3, 60, 0, 20, 300, 9])]
 
@@ -65,6 +68,45 @@ def test_scores_equal_those_of_the_model(
     model.batch_tokens = 200  # several passes, padded in different ways
     assert model(query, TEXTS).scores == pytest.approx(expected, abs=1e-5)
     assert np.std(expected) > 1e-3
+
+
+KINDS = (
+    *("BERT", "XLM-R", "MPNet", "DeBERTa", "ELECTRA", "ModernBERT", "XLNet", "ALBERT"),
+    *("GPT-2", "Llama, dynamic rope", "Phi-3, longrope", "Qwen3", "Mistral"),
+)
+SURE = [(kind, side) for kind in ("XLNet", "GPT-2") for side in ("left", "right")]
+SURE += [("Llama, dynamic rope", "right"), ("Phi-3, longrope", "left")]
+OTHERS = [case for case in itertools.product(KINDS, ("left", "right")) if case not in SURE]
+
+
+@pytest.mark.parametrize(("family", "padding"), SURE + sample("classifiers", OTHERS, 2))
+def test_no_score_depends_on_other_pairs(tmp_path: Path, family: str, padding: str) -> None:
+    """Each pair has the score that the model gives it alone, together with short and long ones."""
+    row = FAMILIES[family]
+    config = row.config()
+    config.num_labels, config.pad_token_id = 1, row.tokenizer().pad_token_id
+    torch.manual_seed(3)
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path / "plain")
+    tokenizer = row.tokenizer()
+    tokenizer.padding_side = padding
+    tokenizer.save_pretrained(tmp_path / "plain")
+    folder = str(tmp_path / "saved")
+    CrossEncoder(str(tmp_path / "plain"), device="cpu", max_length=100).save_pretrained(folder)
+    made = open_cross_encoder(folder, "cpu", True)
+    texts = [tiny.sentence(number, length) for number, length in enumerate([3, 60, 20, 9, 3, 4])]
+    library = CrossEncoder(folder, device="cpu")
+    alone = []
+    for text in texts:
+        if "rope" in family:  # it remembers the longest input
+            library = CrossEncoder(folder, device="cpu")
+        alone.append(library.predict([("tea", text)], activation_fn=torch.nn.Identity())[0])
+    assert made("tea", texts).scores == pytest.approx(alone, abs=1e-4)
+    assert made("tea", texts[::-1]).scores[::-1] == pytest.approx(alone, abs=1e-4)
+    assert np.std(alone) > 1e-3
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
@@ -143,8 +185,8 @@ def test_cross_encoders_that_lmk_lacks_are_refused(tmp_path: Path) -> None:
     for name, change, message in (
         ("sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}}, "chat template"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "text-generation"),
-        ("modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1", "type": "x.LogitScore"}],
-         "LogitScore"),
+        ("modules.json", [{"path": path, "type": f"sentence_transformers.models.{kind}"}
+                          for path, kind in (("", "Transformer"), ("1", "LogitScore"))], "LogitScore"),
     ):  # fmt: skip
         file = tmp_path / "saved" / name
         before = file.read_text()

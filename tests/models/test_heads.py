@@ -93,7 +93,6 @@ def test_without_modules_vectors_are_unchanged(tmp_path: Path) -> None:
             {"activation_function": "torch.nn.Hardshrink"},
             "Hardshrink; .*Identity, Tanh",
         ),
-        ({"use_residual": True}, "without a residual"),
         ({"module_input_name": "token_embeddings"}, "to the pooled vector"),
     ],
 )
@@ -264,12 +263,16 @@ def test_a_projection_maps_every_state(tmp_path: Path) -> None:
     torch.testing.assert_close(states_after(made, states, MEAN), states @ weight.T)
 
 
-@pytest.mark.parametrize(
-    "config", [{"use_residual": True}, {"module_input_name": "sentence_embedding"}]
-)
-def test_a_projection_of_another_kind_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    made = projection(
-        tmp_path, {"in_features": 3, "out_features": 2} | config, weight=torch.ones(2, 3)
-    )
-    with pytest.raises(DataError, match=r"Dense .*resid"):
+def test_a_projection_of_pooled_vectors_is_refused(tmp_path: Path) -> None:
+    config = {"in_features": 3, "out_features": 2, "module_input_name": "sentence_embedding"}
+    made = projection(tmp_path, config, weight=torch.ones(2, 3))
+    with pytest.raises(DataError, match=r"Dense .*sentence_embedding"):
         open_token_head(made, MEAN, CPU)
+
+
+def test_a_projection_adds_its_residual(tmp_path: Path) -> None:
+    weight = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 3)).astype("f4"))
+    config = {"in_features": 3, "out_features": 3, "use_residual": True}
+    states = torch.randn(7, 3)
+    made = states_after(projection(tmp_path, config, weight=weight), states, MEAN)
+    torch.testing.assert_close(made, states @ weight.T + states)

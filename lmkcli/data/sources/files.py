@@ -27,6 +27,7 @@ from lmkcli.data.columns import (
     check_first_row,
     check_header,
     check_names,
+    check_quotes,
     document_columns,
     is_own_layout,
     note,
@@ -35,7 +36,17 @@ from lmkcli.data.columns import (
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
-from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, is_text, open_records
+from lmkcli.data.records import (
+    FORMATS,
+    PLAIN_COLUMNS,
+    QUERY_COLUMNS,
+    Columns,
+    FileFormat,
+    FileRow,
+    Records,
+    is_text,
+    open_records,
+)
 from lmkcli.data.streams import ONCE, PipeInput, Undecodable, find_undecodable
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.system.input_files import not_a_file
@@ -378,21 +389,24 @@ class FileCollection(Collection):
         typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
         skip = "unreadable" in typed.options
         own = fields if find is document_columns else None
+        columns = PLAIN_COLUMNS if own else QUERY_COLUMNS
 
         def resolve(given: FileFormat, typed: Typed) -> Fields:
             try:
-                records = self._records(path, WHOLE, frozenset(), given)
+                records = self._records(path, WHOLE, frozenset(), given, columns)
                 if records.named:
                     return fields
                 check_header(records.header, fields, typed)
                 unnamed = (records.unnamed or given.names) and path != "-"
-                sample = _sample(records, skip, None if unnamed else own)
+                sample = _sample(records, skip, None if unnamed or records.tabs else own)
             except DataError as error:
                 raise typed.exact(error) from error
             if given.names and sample:
                 check_names(sample[0], typed)
             elif unnamed:
                 check_first_row(sample, typed)
+            if records.tabs and sample and not given.kind:
+                check_quotes(sample, typed)
             return find(sample, fields, typed)
 
         given = self._format_of(path)
@@ -417,7 +431,7 @@ class FileCollection(Collection):
         if path is None:
             raise DataError(f"{self.name}: no queries.jsonl in it; add ',queries=path'")
         fields = self._query_fields
-        records = self._open(path, WHOLE, fields)
+        records = self._open(path, WHOLE, fields, QUERY_COLUMNS)
         typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
         return _queries(records, fields, typed)
 
@@ -441,7 +455,8 @@ class FileCollection(Collection):
         fields = self._query_fields
         values = {}
         wanted = fields.known | {name, METADATA}
-        for row in self._records(path, WHOLE, wanted, self._given(path, fields)).rows():
+        given = self._given(path, fields)
+        for row in self._records(path, WHOLE, wanted, given, QUERY_COLUMNS).rows():
             record = _record(row, fields)
             value = metadata_value(record, name)
             if value is not None:
@@ -513,20 +528,27 @@ class FileCollection(Collection):
         columns = given.columns | {fields.id_name, fields.title_name, *fields.names} - {"", ROW}
         return given._replace(columns=columns, numbered=fields.id_name == ROW)
 
-    def _open(self, path: str, shard: Shard, fields: Fields) -> Records:
+    def _open(
+        self, path: str, shard: Shard, fields: Fields, columns: Columns = PLAIN_COLUMNS
+    ) -> Records:
         """Open records to read them to their end; stdin only once."""
-        records = self._records(path, shard, fields.known, self._given(path, fields))
+        records = self._records(path, shard, fields.known, self._given(path, fields), columns)
         if path == "-" and self._pipe is not None:
             self._pipe.close_head()
             self._stdin_read = True
         return records
 
     def _records(
-        self, path: str, shard: Shard, wanted: frozenset[str], given: FileFormat
+        self,
+        path: str,
+        shard: Shard,
+        wanted: frozenset[str],
+        given: FileFormat,
+        columns: Columns = PLAIN_COLUMNS,
     ) -> Records:
         """Open records of a file, or of stdin before it is read."""
         if path != "-":
-            return open_records(path, shard, wanted, given=given)
+            return open_records(path, shard, wanted, columns, given)
         if self._pipe is None or self._stdin_read:
             raise DataError(ONCE)
-        return open_records(self._pipe, shard, wanted, given=given)
+        return open_records(self._pipe, shard, wanted, columns, given)

@@ -4,6 +4,7 @@ Paths in a tree of files are separated by '/'.
 """
 
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -31,6 +32,10 @@ ZIP = ".zip"
 TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
 ZIPPED = ".gz"
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
+# The first words of names of tables in collections
+_DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
+_OTHERS = frozenset(("queries", "topics", "qrels"))
+_NAME_END = re.compile(r"[._-]")
 _OF_MODELS = ("config.json", "modules.json", "adapter_config.json")
 MAX_MEMBERS = 1_000_000  # files of an archive
 
@@ -80,13 +85,40 @@ def claimed(name: str) -> str:
     A folder of documents is neither a BEIR folder nor an artifact.
     """
     place = Path(os.path.expanduser(name))
-    found = is_folder_of_documents(place) if place.is_dir() else is_document(place)
-    return f"folder:{name}" if found else ""
+    if not place.is_dir():
+        return f"folder:{name}" if is_document(place) else ""
+    if is_beir(place) or is_artifact_folder(place):
+        return ""
+    check_no_queries(place, name)
+    return f"folder:{name}"
 
 
-def is_folder_of_documents(folder: Path) -> bool:
-    """Whether the files of a folder are documents: it is neither a BEIR folder nor an artifact."""
-    return not (is_beir(folder) or is_artifact_folder(folder))
+def check_no_queries(folder: Path, name: str) -> None:
+    """Raise DataError for a folder with tables of documents and of queries or judgements, by their names.
+
+    Examples are MS MARCO's files and the repository of a dataset. As a folder of documents, its queries and
+    judgements would become documents, and the ids would contain the names of the files.
+    """
+    docs, others = _tables_of(folder, _DOCS), _tables_of(folder, _OTHERS)
+    if not (docs and others):
+        return
+    options = ",queries=…,qrels=…"
+    raise DataError(
+        f"{name} has a table of documents ({docs[0]}) and of queries or judgements ({others[0]}), in another "
+        f"layout than BEIR's; name its files: {Path(name, docs[0])}{options}, or read the copy of a dataset "
+        f"of the hub: hf:{os.path.abspath(folder)}; to read each record of all files as a document, write "
+        f"folder:{name}"
+    )
+
+
+def _tables_of(folder: Path, words: frozenset[str]) -> list[str]:
+    """The tables in a folder whose name, or the name of whose folder, starts with one of the words."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if _NAME_END.split(entry.name.lower(), maxsplit=1)[0] in words:
+            inner = sorted(entry.iterdir()) if entry.is_dir() else [entry]
+            found += [str(each.relative_to(folder)) for each in inner if is_table(each.name)]
+    return found
 
 
 def is_artifact_folder(folder: Path) -> bool:

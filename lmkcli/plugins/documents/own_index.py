@@ -23,7 +23,11 @@ from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
-from lmkcli.plugins.documents.file_trees import has_reader, is_artifact_folder
+from lmkcli.plugins.documents.file_trees import (
+    check_no_queries,
+    has_reader,
+    is_artifact_folder,
+)
 from lmkcli.progress import Report, mute
 from lmkcli.spec.option import options
 from lmkcli.spec.recipe import RecipeOptions
@@ -63,6 +67,8 @@ def collection_at(path: Path) -> str:
     name = ""
     if place.is_dir() and not is_artifact_folder(place):
         beir = is_beir(place) and not given.startswith("folder:")
+        if not (beir or given.startswith("folder:")):
+            check_no_queries(place, given)
         name = str(place) if beir else f"folder:{place}"
     elif place.is_file():
         name = _file(place)

@@ -350,8 +350,8 @@ def _write_modules(growing: Path, resolved: ResolvedRecipe, learned: dict[str, T
         *((f"pooling.token_head.{number}.", *each) for number, each in enumerate(before)),
     ]
     for stem, module, path in places:
-        name, within = ("linear", "0.") if module.kind == "Dense" else ("norm", "")
-        state = {f"{name}.{k}": v for k, v in _part(learned, stem + within).items()}
+        within = "norm." if module.kind == "LayerNorm" else ""
+        state = {f"{within}{name}": value for name, value in _part(learned, stem).items()}
         if state:
             (growing / path / "pytorch_model.bin").unlink(missing_ok=True)
             save_file(state, growing / path / "model.safetensors")

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "c.jsonl").write_text(lines)
     (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     tsv = "".join("\t".join(row.values()) + "\n" for row in ROWS)
-    (folder / "c.tsv").write_text(tsv)
+    (folder / "c.tsv").write_text("id\ttitle\ttext\n" + tsv)
     pq.write_table(pa.Table.from_pylist(ROWS), folder / "c.parquet", row_group_size=4)
     topic = "<top>\n<num> Number: {id}\n<title> {text}\n</top>\n"
     (folder / "topics.txt").write_text("".join(topic.format(**row) for row in ROWS))

@@ -258,6 +258,29 @@ def test_a_change_during_reading_is_an_error(notes: Path) -> None:
         list(reading)
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.tsv"),
+        ("corpus/corpus-00000-of-00001.parquet", "queries/queries-00000-of-00001.parquet"),
+        ("documents.jsonl.gz", "topics.csv"),
+    ],
+)
+def test_queries_do_not_become_documents(lmk: Lmk, tmp_path: Path, files: tuple[str, ...]) -> None:
+    """A folder with the files of a collection, in another layout than BEIR's."""
+    for name in files:
+        file = tmp_path / "own" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1\ttea\n")
+    folder = str(tmp_path / "own")
+    with pytest.raises(DataError, match=r"queries=….*folder:"):
+        open_collection(folder)
+    assert "folder:" in lmk("search", folder, "-q", "tea", code=3).err
+    assert open_collection(f"folder:{folder}").name.startswith("folder:")
+    (tmp_path / "own" / files[0]).unlink()  # only queries, so they are its documents
+    assert open_collection(folder).name.startswith("folder:")
+
+
 def test_queries_and_judgements_come_from_files(notes: Path, tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_text("q1\thow is bread made\n")
     (tmp_path / "j.qrels").write_text("q1 0 b.txt 1\n")
