@@ -844,11 +844,11 @@ class Search(_Search):
         question: Search for one question and print its hits.
         interactive: Read questions from standard input and answer each.
         k: Number of documents per query. Default: 1000; 10 with -q.
+        where: Filter: type=pdf, path=mail/**, date>=2026, or a field of records; repeatable.
         others: Another index or run to fuse; repeatable.
         fuse: Fusion: rrf, rrf:60, linear, linear:0.3,0.7; tune:dev chooses it on split dev.
         rerank: Rerank the top documents with the vectors in this folder.
         rerank_model: Rerank the top documents with this cross-encoder.
-        where: Filter: type=pdf, path=mail/**, date>=2026; repeatable.
         output: File for the run.
         all_queries: Also run queries without judgements in the split.
         tag: Name of the run (its last column).
@@ -898,11 +898,11 @@ class Search(_Search):
         question: str | None = None,
         interactive: bool = False,
         k: int | None = None,
+        where: str | Sequence[str] | None = None,
         others: str | Path | Sequence[str | Path] | None = None,
         fuse: str | None = None,
         rerank: str | Path | None = None,
         rerank_model: str | Path | None = None,
-        where: str | Sequence[str] | None = None,
         output: str | Path | None = None,
         all_queries: bool = False,
         tag: str | None = None,
@@ -1378,10 +1378,10 @@ def index(
 def open_index(
     index: str | Path,
     *others: str | Path,
+    where: str | Sequence[str] | None = None,
     fuse: str | None = None,
     rerank: str | Path | None = None,
     rerank_model: str | Path | None = None,
-    where: str | Sequence[str] | None = None,
     fuse_scale: Literal['minmax', 'zscore', 'bounds', 'none'] | None = None,
     rerank_depth: int = 100,
     interpolate: float | None = None,
@@ -1422,11 +1422,11 @@ def search(
     question: str,
     k: int = 10,
     *,
+    where: str | Sequence[str] | None = None,
     others: str | Path | Sequence[str | Path] | None = None,
     fuse: str | None = None,
     rerank: str | Path | None = None,
     rerank_model: str | Path | None = None,
-    where: str | Sequence[str] | None = None,
     fuse_scale: Literal['minmax', 'zscore', 'bounds', 'none'] | None = None,
     rerank_depth: int = 100,
     interpolate: float | None = None,

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -210,6 +210,16 @@ class Collection(ABC):
         """
         return {}
 
+    def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
+        """The values of a metadatum of a document, which filters compare; empty if it has none.
+
+        `path`, `type` and `date` are those of its file, unless its record has a field of that name. Other
+        names are fields of its record. Raises UsageError if the collection keeps no metadata.
+        """
+        raise UsageError(
+            "filters need documents in files: a folder, a BEIR folder or a file of records"
+        )
+
     def judged_queries(self) -> list[Query]:
         """The queries with judgements in this split, in order; all queries if there are no judgements."""
         if not self.has_qrels():
@@ -275,6 +285,10 @@ class PartOfCollection(Collection):
     def query_metadata(self, name: str) -> dict[str, str | float]:
         """The metadata of the queries."""
         return self._whole.query_metadata(name)
+
+    def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
+        """The metadata of the documents."""
+        return self._whole.metadata(doc_id, name)
 
 
 class SubsetCollection(PartOfCollection):

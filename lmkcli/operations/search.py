@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, overload
 
 from lmkcli import catalog
+from lmkcli.data.metadata import Condition
 from lmkcli.errors import UsageError
 from lmkcli.operations.index import ShardDone
 from lmkcli.operations.options import (
@@ -361,6 +362,15 @@ class QueryOptions(Settings):
             suggest_for="--depth --num-hits --limit -n",
         ),
     ] = None
+    where: Annotated[
+        list[str] | None,
+        Flag(
+            "Filter: type=pdf, path=mail/**, date>=2026, or a field of records; repeatable.",
+            metavar="CONDITION",
+            often=True,
+            suggest_for="--filter --type --glob --since",
+        ),
+    ] = None
     all_queries: Annotated[bool, Flag("Also run queries without judgements in the split.")] = False
     tag: Annotated[
         str | None,
@@ -634,8 +644,17 @@ class Search(
             raise UsageError(
                 f"-k {self.k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
             )
+        self._check_where()
         if self.searchable:
             self.searchable.check(self)
+
+    def _check_where(self) -> None:
+        for condition in self.where or ():
+            Condition.parse(condition)
+        if self.where and (self.shard or self.device.several):
+            raise UsageError(
+                "--where filters whole rankings; drop --shard, and name one device with --device"
+            )
 
     def execute(self, report: Report) -> Searched:
         """Search for all queries, or for one question."""
@@ -708,7 +727,8 @@ class Search(
         parsed = method and len(paths) > 1 and not method.startswith(_TUNE)
         fusion = Fusion.parse(method, scale) if parsed else None
         reranking = RerankSettings(self.rerank_depth, self.interpolate)
-        return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)
+        where = tuple(self.where or ())
+        return Stages(paths, fusion, self.rerank, self.rerank_model, reranking, where)
 
     def open(self, report: Report = SILENT, spelling: str = "") -> "Index":
         """Open the index with all stages, and report its notes."""

@@ -4,10 +4,11 @@
 searched in shards (`Divisible`), served (`Served`, `Embedding`, `ScoresChunks`) and browsed (`FindsChunks`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from lmkcli.data.collection import Doc, Query
+from lmkcli.data.metadata import Filter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.settings import OpenSettings
@@ -64,8 +65,8 @@ class Passage(NamedTuple):
 class Filters(Protocol):
     """An index of documents with metadata."""
 
-    def accepting(self, where: Sequence[str]) -> Callable[[str], bool]:
-        """Return whether a document fulfils all conditions, such as 'type=pdf', by its id.
+    def filter(self, where: Sequence[str]) -> Filter:
+        """Return conditions such as 'type=pdf' on the documents of the index.
 
         Raises UsageError for a condition that cannot be read.
         """

@@ -18,6 +18,7 @@ from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.settings import engine_options
+from lmkcli.retrieval.filtering import filtered
 from lmkcli.retrieval.fusion import FusedIndex
 from lmkcli.retrieval.index import (
     DENSE,
@@ -45,6 +46,9 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
     """Open the stages as one index. `texts` provides the documents of runs, which a cross-encoder reads."""
     parts = open_all(stages, settings, texts)
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
+    if stages.where:
+        known = {str(path): stages.artifacts.get(path) for path in stages.paths}
+        index = filtered(index, stages.where, known, chunks=settings.level == "chunk")
     if stages.rerank is not None:
         reranker = _open_reranker(stages.opened(stages.rerank), settings)
         return RerankedIndex(index, reranker, stages.reranking)

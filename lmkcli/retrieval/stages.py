@@ -14,13 +14,14 @@ from lmkcli.retrieval.settings import RerankSettings
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of one search: indexes or runs, their fusion, and a reranker."""
+    """The stages of one search: indexes or runs, their fusion, conditions on documents, and a reranker."""
 
     paths: Sequence[Path]
     fusion: Fusion | None = None
     rerank: Path | None = None  # a vectors folder
     rerank_model: str | None = None  # a cross-encoder
     reranking: RerankSettings = field(default_factory=RerankSettings)
+    where: Sequence[str] = ()
 
     @cached_property
     def artifacts(self) -> dict[Path, Artifact[Manifest]]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from lmkcli import BuildIndex, Encode, Verify, catalog
+from lmkcli import open_index as open_for_questions
 from lmkcli.artifact.shards import shards_folder
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
@@ -181,7 +182,10 @@ class Life:
 
     def write(self, contents: dict[str, str]) -> None:
         """Write the collection, and bring its vectors up to date."""
-        rows = [{"id": name, "text": text} for name, text in contents.items()]
+        rows = [
+            {"id": name, "text": text, "group": number % 40}
+            for number, (name, text) in enumerate(contents.items())
+        ]
         write_jsonl(Path("collection.jsonl"), rows)
         if self.variant == "lexical":
             return
@@ -322,6 +326,33 @@ def test_an_index_is_found_kept_described_and_protected(life: Life) -> None:
     (described,) = opened.describe()
     assert described["documents"] == DOCS
     assert described["kind"] == life.case.kind
+
+
+@EACH
+def test_conditions_filter_the_whole_ranking(life: Life) -> None:
+    group = {f"d{number}" for number in range(7, DOCS, 40)}
+    whole = open_index(life.index, CPU).search(QUERIES, 2 * DOCS)
+    options: dict[str, Any] = {"device": "cpu", "where": ["group=7"]}
+    found = open_for_questions(life.index, **options).search(QUERIES, 5)
+    ranked = {
+        query: [name for name in ranking.doc_ids if name in group]
+        for query, ranking in whole.rankings.items()
+    }
+    assert any(ranked.values())
+    for query, ranking in found.rankings.items():
+        assert {*ranking.doc_ids} <= group
+        assert len(ranking.doc_ids) == min(5, len(ranked[query]))
+        if life.case.exact or life.variant == "lexical":
+            assert ranking.doc_ids == ranked[query][:5]
+    with pytest.raises(UsageError, match="'grop'"):
+        open_for_questions(life.index, device="cpu", where=["grop=7"]).search(QUERIES, 5)
+    life.write({**docs(range(DOCS)), "new": "tea heron"})
+    life.run("update")
+    open_for_questions(life.index, **options)
+    with open("collection.jsonl", "a") as file:
+        file.write('{"id": "more", "text": "tea", "group": 7}\n')
+    with pytest.raises(Mismatch, match="run lmk update first"):
+        open_for_questions(life.index, **options)
 
 
 @EACH

@@ -34,6 +34,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.metadata import of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import (
@@ -355,6 +356,7 @@ class FileCollection(Collection):
         self._typed = typed
         self._left_out = LeftOut(typed)
         self._notes: list[str] = []
+        self._metadata: dict[str, dict[str, str | float]] = {}  # name -> document -> value
         piped = "-" in paths.values()
         self._pipe: PipeInput | None = PipeInput(sys.stdin.buffer) if piped else None
         self._stdin_read = False
@@ -481,6 +483,23 @@ class FileCollection(Collection):
                 if value is not None:
                     values[fields.doc(record, row.where).id] = value
         return values
+
+    def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
+        path = self._paths.get("docs", "-")
+        if path == "-":
+            return super().metadata(doc_id, name)
+        own = self.field_of(doc_id, name)
+        file = Path(os.path.expanduser(path))
+        return of_file(file, name, file.name) if own is None else (own,)
+
+    def field_of(self, doc_id: str, name: str) -> str | float | None:
+        """The value of a field of a record, by the id of its document; None if it has none.
+
+        The first use of a name reads the whole file.
+        """
+        if name not in self._metadata:
+            self._metadata[name] = self.document_metadata(name)
+        return self._metadata[name].get(doc_id)
 
     def file_stats(self) -> dict[str, list[int]]:
         return self._file_stats

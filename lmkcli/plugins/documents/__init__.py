@@ -98,7 +98,7 @@ ROWS = (
         "documents",
         "lmkcli.plugins.documents.document_search:DOCUMENTS",
         "a folder or file of documents; lmk keeps an index of it in the cache",
-        settings="lmkcli.plugins.documents.own_index:OwnSearchOptions",
+        settings="lmkcli.plugins.documents.own_index:OwnIndexOptions",
     ),
     CacheRow(
         "own indexes",

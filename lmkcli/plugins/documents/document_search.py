@@ -11,7 +11,6 @@ from lmkcli.plugins.documents.own_index import (
     OwnIndex,
     OwnIndexOptions,
     OwnIndexSearch,
-    OwnSearchOptions,
     collection_at,
 )
 from lmkcli.progress import Report
@@ -39,11 +38,6 @@ class DocumentSearch:
 
     def check(self, search: "Search") -> None:
         """Raise UsageError for settings that need an index of chunks or documents alone."""
-        if conditions := search.part(OwnSearchOptions).where:
-            from lmkcli.plugins.documents.where import Condition  # imports NumPy
-
-            for condition in conditions:
-                Condition.parse(condition)
         if search.level is not None:
             raise UsageError(
                 "--level has no effect on documents without an index, which are ranked by vectors and by "
@@ -75,8 +69,7 @@ class DocumentSearch:
                 report.note(note)
             return opened
 
-        where = search.part(OwnSearchOptions).where or ()
-        return OwnIndexSearch(own, open_parts, report, judged and not search.others, where)
+        return OwnIndexSearch(own, open_parts, report, judged and not search.others)
 
     def answers(self, search: "Search", report: Report) -> None:
         """Return None: it opens what it claims."""

@@ -1,14 +1,15 @@
 """The fused index of documents on disk: hits with headings, and the file and page or lines of a passage."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmkcli.data.collection import CHUNK_BREAK
+from lmkcli.data.collection import CHUNK_BREAK, Collection, open_collection
+from lmkcli.data.metadata import Filter
 from lmkcli.models.lookup import MEAN_MINILM
 from lmkcli.plugins.documents.file_trees import kind_of
 from lmkcli.plugins.documents.folder import file_at, first_line
-from lmkcli.plugins.documents.where import Where
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.text.headings import Outline
 
@@ -67,9 +68,13 @@ class DocumentsIndex:
     def open_files(self, text_bytes: int = 0) -> None:
         """Do nothing: the fused indexes are opened on their own."""
 
-    def accepting(self, where: Sequence[str]) -> Callable[[str], bool]:
-        """Whether a document fulfils all conditions on its file or record, by its id."""
-        return Where(where, self._collection, self.root).accepts
+    def filter(self, where: Sequence[str]) -> Filter:
+        """Conditions on the files and records of the documents."""
+        return Filter(where, self._documents.metadata)
+
+    @cached_property
+    def _documents(self) -> Collection:
+        return open_collection(self._collection)
 
     def search(self, queries: "list[Query]", k: int) -> "Run":
         return self._index.search(queries, k)

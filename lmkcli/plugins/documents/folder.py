@@ -7,8 +7,7 @@ import os
 import re
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -35,6 +34,7 @@ from lmkcli.data.filetext import (
     check_encoding,
     decode_text,
 )
+from lmkcli.data.metadata import matches, of_file
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import is_text, open_records
 from lmkcli.data.sources.files import FileCollection, open_files
@@ -98,25 +98,6 @@ def open_folder(name: str, options: dict[str, str]) -> "FolderCollection":
     return FolderCollection(spell(f"folder:{os.path.abspath(root)}", absolute), tree, absolute)
 
 
-def matches(path: str, glob: str) -> bool:
-    """Whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders."""
-    names, patterns = path.split("/"), glob.split("/")
-    name = pattern = 0
-    again: tuple[int, int] | None = None  # after a mismatch: the last '**' takes one more folder
-    while name < len(names):
-        if pattern < len(patterns) and patterns[pattern] == "**":
-            pattern += 1
-            again = name, pattern
-        elif pattern < len(patterns) and fnmatchcase(names[name], patterns[pattern]):
-            name, pattern = name + 1, pattern + 1
-        elif again:
-            again = again[0] + 1, again[1]
-            name, pattern = again
-        else:
-            return False
-    return all(each == "**" for each in patterns[pattern:])
-
-
 class _OpenedFolder(NamedTuple):
     """The files of a folder with their ids, in order; their stamp; and the readers of their kinds.
 
@@ -147,6 +128,7 @@ class FolderCollection(Collection):
         self._empty: dict[str, str] = {}
         self._guessed: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
+        self._tables: dict[str, FileCollection | None] = {}  # those whose metadata were used
 
     # The folder is listed when its documents are used. Judgements need no list: an evaluation of a run from
     # someone else must not read the whole disk because the record of the run names '/' as its collection.
@@ -218,6 +200,24 @@ class FolderCollection(Collection):
 
     def guessed_encodings(self) -> dict[str, str]:
         return dict(sorted(self._guessed.items()))
+
+    def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
+        path = next((self._files[each] for each in prefixes(doc_id) if each in self._files), "")
+        if not path:  # it was removed
+            return ()
+        if is_table(path) and path not in self._tables:
+            self._tables[path] = self._table(path)
+        if table := self._tables.get(path):
+            record = doc_id[len(self._opened.ids[path]) + 1 :]
+            if (own := table.field_of(record, name)) is not None:
+                return (own,)
+        file = self._tree.root / path if isinstance(self._tree, DiskTree) else self._tree.root
+        return of_file(file, name, path, kind_of(path))
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        """Id -> file."""
+        return {name: path for path, name in self._opened.ids.items()}
 
     def summary(self) -> str:
         """What was read and what was left out, in one line; empty if nothing was left out or guessed."""
@@ -311,6 +311,8 @@ class FolderCollection(Collection):
             return None
         file, options = self._tree.root / path, {"unreadable": "skip"}
         try:
+            if self._fields.map_ids:
+                options["map_ids"] = "1"
             if self._encoding:
                 options["encoding"] = self._encoding
             elif is_text(file) and find_undecodable(file):
@@ -423,12 +425,20 @@ def read_as(reader: FileReader, data: bytes, encoding: str) -> tuple[FileText, s
     return reader(data, guessed), guessed
 
 
+def prefixes(doc_id: str) -> Iterator[str]:
+    """An id, and each of its starts before a '#', longest first: one of them is the id of a file."""
+    yield doc_id
+    while "#" in doc_id:
+        doc_id = doc_id.rpartition("#")[0]
+        yield doc_id
+
+
 def file_at(root: Path, doc_id: str) -> str:
     """The path below a folder of the file that contains a document; '' if there is none.
 
     A file of the folder may have been changed or removed, and a document may come from an archive.
     """
-    for path in (doc_id, doc_id.rpartition("#")[0]):
+    for path in prefixes(doc_id):
         place = root / path
         if path and place.is_file() and place.resolve().is_relative_to(root.resolve()):
             return path

@@ -124,23 +124,6 @@ class OwnIndexOptions(Settings):
     doc_prompt: Annotated[str | None, _recipe_flag("doc_prompt")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnSearchOptions(OwnIndexOptions):
-    """All settings of a search of documents without an index."""
-
-    panel: ClassVar[str] = OwnIndexOptions.panel
-    where: Annotated[
-        list[str] | None,
-        Flag(
-            "Filter: type=pdf, path=mail/**, date>=2026; repeatable.",
-            metavar="CONDITION",
-            often=True,
-            ineffective=_of_index,
-            suggest_for="--filter --type --glob --since",
-        ),
-    ] = None
-
-
 class EncodeCall(NamedTuple):
     """The settings of an encoding that do not belong to its result: consent, device and network."""
 
@@ -387,13 +370,8 @@ class OwnIndexSearch:
         open_parts: "Callable[[Sequence[Path]], Index]",
         report: Report,
         judged: bool = True,
-        where: Sequence[str] = (),
     ) -> None:
-        """`judged`: whether the parts are fused by match, so that the scores tell good hits.
-
-        `where` has conditions that all hits fulfil.
-        """
-        self._where = where
+        """`judged`: whether the parts are fused by match, so that the scores tell good hits."""
         self._own, self._open_parts, self._report = own, open_parts, report
         self._model = own.model if judged else None
         self._opened: DocumentsIndex | None = None
@@ -406,12 +384,7 @@ class OwnIndexSearch:
 
     def search(self, queries: "list[Query]", k: int) -> "Run":
         self._refresh()
-        if not self._where:
-            return self._answer(lambda index: index.search(queries, k))
-        from lmkcli.retrieval.filtering import filtered_run
-
-        where = self._where
-        return self._answer(lambda index: filtered_run(index, queries, k, index.accepting(where)))
+        return self._answer(lambda index: index.search(queries, k))
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
         return self._answer(lambda index: index.texts(ids))

@@ -108,6 +108,7 @@ class _Hit(msgspec.Struct):
 
 class _Hits(msgspec.Struct):
     hits: list[_Hit]
+    complete: bool = True
     query_cut: bool = False
     meaning: Line = ""
     answered: bool | None = None
@@ -118,6 +119,7 @@ class _Hits(msgspec.Struct):
 class _Ranked(msgspec.Struct):
     ids: list[str]
     scores: list[float]
+    complete: bool = True
     query_cut: bool = False
     pairs_cut: int = 0
 
@@ -304,7 +306,12 @@ class RemoteIndex:
             if name not in indexes:
                 raise UnknownName(f"index of {connection.url}", name, indexes)
         infos = [
-            IndexInfo(f"{connection.url} {each.name}", each.kind, each.digest, each.search)
+            IndexInfo(
+                f"{connection.url} {each.name}",
+                each.kind,
+                each.digest,
+                each.search | ({"where": self._where} if where else {}),
+            )
             for each in (indexes[name] for name in names)
         ]
         self.info = infos[0] if fusion is None else fused_info(infos, fusion)
@@ -325,6 +332,7 @@ class RemoteIndex:
             results = self._post([query.text for query in some], k, "run", _RankedResults).results
             self._check_number(len(results), len(some))
             for query, result in zip(some, results, strict=True):
+                self._check_complete(result.complete)
                 rankings[query.id] = self._ranking(result.ids, result.scores, k)
                 cut |= {query.id} if result.query_cut else set()
                 cut_pairs[query.id] = result.pairs_cut
@@ -333,6 +341,7 @@ class RemoteIndex:
     def _one(self, query: Query, k: int) -> Run:
         results = self._post([query.text], k, "hits", _HitResults).results
         self._check_number(len(results), 1)
+        self._check_complete(results[0].complete)
         hits = results[0].hits
         ranking = self._ranking([hit.id for hit in hits], [hit.score for hit in hits], k)
         self._docs = {
@@ -352,6 +361,13 @@ class RemoteIndex:
         self.info = self.info._replace(meaning=results[0].meaning)
         cut = frozenset({query.id} if results[0].query_cut else ())
         return Run({query.id: ranking}, cut=cut, cut_pairs={query.id: results[0].pairs_cut})
+
+    def _check_complete(self, complete: bool) -> None:
+        if not complete:
+            raise DataError(
+                f"{self._connection.url}: the server filters only the start of a ranking, which has too few "
+                "documents that fulfil --where; search the index itself with --server none"
+            )
 
     def _check_number(self, given: int, wanted: int) -> None:
         if given != wanted:
@@ -411,9 +427,11 @@ class RemoteIndex:
         return {name: found[name] for name in ids if name in found}
 
 
-def open_remote(url: str, names: Sequence[str], fusion: Fusion | None = None) -> RemoteIndex:
-    """Open indexes of a server by their names."""
-    return RemoteIndex(Connection(url), names, fusion)
+def open_remote(
+    url: str, names: Sequence[str], fusion: Fusion | None = None, where: Sequence[str] = ()
+) -> RemoteIndex:
+    """Open indexes of a server by their names; all hits fulfil the conditions `where`."""
+    return RemoteIndex(Connection(url), names, fusion, where=where)
 
 
 def open_running(stages: Stages, settings: OpenSettings, note: Note) -> RemoteIndex | None:
@@ -433,7 +451,7 @@ def open_running(stages: Stages, settings: OpenSettings, note: Note) -> RemoteIn
                 if not _is_genuine(connection, server.secret):
                     reason = "another program answers"
                 else:
-                    remote = RemoteIndex(connection, names, stages.fusion, _NEAR)
+                    remote = RemoteIndex(connection, names, stages.fusion, _NEAR, stages.where)
                     note(
                         f"using the server at {server.url} (--server none: load the index instead)"
                     )

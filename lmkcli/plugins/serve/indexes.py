@@ -5,20 +5,25 @@ one set from its start to its end. So every answer comes from one generation of 
 set are open, so that a request can finish after an update has removed their names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmkcli.artifact import manifest
+from lmkcli.artifact.artifact import open_artifact
+from lmkcli.artifact.outputs import is_artifact
+from lmkcli.data.collection import Collection
+from lmkcli.data.metadata import Filter
 from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.documents_index import MATCH, WORDS, DocumentsIndex
 from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.stamps import Stamp, stamp
+from lmkcli.retrieval.filtering import recorded_collection
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
-from lmkcli.retrieval.index import Embedding, Index, Samples, Served
+from lmkcli.retrieval.index import Embedding, Filters, Index, Samples, Served
 from lmkcli.retrieval.pipeline import open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
@@ -117,6 +122,8 @@ class IndexSet:
     rerank_model: str | None
     _cross_encoders: dict[str, ModelReranker]
     _rerankers: dict[str, VectorReranker]
+    _collections: dict[str, Collection] = field(default_factory=dict)
+    """Those whose metadata filters have used, by name."""
 
     @classmethod
     def open(
@@ -184,15 +191,38 @@ class IndexSet:
         ]
         return [*folders, *([MODEL] if self.rerank_model else [])]
 
-    def pipeline(self, plan: SearchPlan) -> Index:
-        """Return the stages of a request as one index. Raises UsageError for a wrong number of weights."""
+    def pipeline(self, plan: SearchPlan, narrowed: Callable[[Index], Index]) -> Index:
+        """Return the stages of a request as one index; `narrowed` filters it before it is reranked.
+
+        Raises UsageError for a wrong number of weights.
+        """
         parts = [self.served[name].index for name in plan.names]
         index: Index = parts[0]
         if plan.fusion is not None:
             index = FusedIndex(parts, plan.fusion)
+        index = narrowed(index)
         if plan.reranker:
             index = RerankedIndex(index, self._reranker(plan.reranker, index), plan.reranking)
         return index
+
+    def filter(self, names: Sequence[str], where: Sequence[str]) -> Filter:
+        """Return conditions on the documents of some indexes, which must be of one collection.
+
+        Raises UsageError for conditions that cannot be read and for indexes without metadata, and Mismatch if
+        the files of the collection have changed since the indexes were made.
+        """
+        wholes = {self.served[name].part_of or name for name in names}
+        if len(wholes) == 1 and isinstance(index := self.served[wholes.pop()].index, Filters):
+            return index.filter(where)
+        paths = {name: self.served[name].path for name in names}
+        made = {
+            name: open_artifact(path) if is_artifact(path) else None for name, path in paths.items()
+        }
+        now = recorded_collection(made)
+        known = self._collections.get(now.name)
+        if known is None or known.file_stats() != now.file_stats():
+            known = self._collections[now.name] = now
+        return Filter(where, known.metadata)
 
     def _reranker(self, name: str, index: Index) -> Reranker:
         if name == MODEL and self.rerank_model:

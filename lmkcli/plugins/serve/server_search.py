@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.document_search import DOCUMENTS, own_index_of
-from lmkcli.plugins.documents.own_index import OwnSearchOptions
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.option import options
@@ -62,7 +61,7 @@ class ServerSearch:
 
         stages = search.stages()
         server = search.part(ServerOptions).server
-        return open_remote(server, list(map(str, stages.paths)), stages.fusion)
+        return open_remote(server, list(map(str, stages.paths)), stages.fusion, stages.where)
 
     def answers(self, search: "Search", report: Report) -> "Index | None":
         """The same indexes on a server of this machine, for -q without reranking; None without one."""
@@ -78,7 +77,7 @@ class ServerSearch:
             if search.fuse or search.fuse_scale or search.others:
                 return None
             own = own_index_of(search)
-            where = search.part(OwnSearchOptions).where or ()
+            where = search.where or ()
             return open_running_documents(own, search.part(OpenSettings), report.note, where)
         return open_running(search.stages(), search.part(OpenSettings), report.note)
 

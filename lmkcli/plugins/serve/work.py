@@ -3,7 +3,7 @@
 Each kind of work is a value with a method `run`. Requests with equal work run in one batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.run import Ranking, Run
-from lmkcli.errors import UsageError
+from lmkcli.data.metadata import UnknownField
+from lmkcli.data.run import Ranking
+from lmkcli.errors import Mismatch, UsageError
 from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
-from lmkcli.retrieval.filtering import filtered_search
+from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.index import (
     Embedding,
-    Filters,
     Index,
     Judges,
     Passage,
@@ -79,9 +79,15 @@ class SearchWork:
 
     def run(self, context: IndexSet, items: list[str]) -> list[Found]:
         """Rank documents for each query."""
-        index = context.pipeline(self.plan)
+        filters: list[FilteredIndex] = []
+        index = context.pipeline(self.plan, lambda each: self._narrowed(context, each, filters))
         queries = [Query(str(number), text) for number, text in enumerate(items)]
-        rankings, cut, run = self._rankings(context, index, queries)
+        try:
+            run = index.search(queries, self.k)
+        except UnknownField as error:
+            raise BadRequest(str(error)) from error
+        rankings = [run.rankings.get(query.id, _EMPTY).cut(self.k) for query in queries]
+        cut = not all(each.complete for each in filters)
         docs: dict[str, Doc] = {}
         if self.texts:
             docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
@@ -103,42 +109,27 @@ class SearchWork:
             )
         return found
 
-    def _rankings(
-        self, context: IndexSet, index: Index, queries: list[Query]
-    ) -> tuple[list[Ranking], bool, Run]:
-        """Return the rankings, whether the filter stopped early, and the run with what models cut.
+    def _narrowed(self, context: IndexSet, index: Index, filters: list[FilteredIndex]) -> Index:
+        """The index with the filters of the request, which are also added to `filters`.
 
-        With a filter the depth grows until each query has k documents, or the collection has no more.
+        Raises BadRequest for conditions that cannot be read, or cannot be checked.
         """
         if not self.id_prefix and not self.where:
-            run = index.search(queries, self.k)
-            rankings = [run.rankings.get(query.id, _EMPTY) for query in queries]
-            return [ranking.cut(self.k) for ranking in rankings], False, run
-        fulfils = self._fulfils(context)
-        found = filtered_search(
-            index,
-            queries,
-            self.k,
-            lambda name: name.startswith(self.id_prefix) and fulfils(name),
-            DEEPEST,
-        )
-        return found.rankings, not found.complete, found.run
+            return index
+        conditions, prefix = None, self.id_prefix
+        if self.where:
+            try:
+                conditions = context.filter(self.plan.names, self.where)
+            except (UsageError, Mismatch) as error:
+                raise BadRequest(str(error)) from error
+        chunks = context.settings.level == "chunk"
 
-    def _fulfils(self, context: IndexSet) -> Callable[[str], bool]:
-        """Whether a document fulfils the conditions, by its id. Raises BadRequest without metadata."""
-        if not self.where:
-            return lambda name: True
-        served = [context.served[name] for name in self.plan.names]
-        wholes = {
-            context.served[each.part_of].name if each.part_of else each.name for each in served
-        }
-        index = context.served[wholes.pop()].index
-        if wholes or not isinstance(index, Filters):
-            raise BadRequest("where needs one index of documents: a folder or file that is served")
-        try:
-            return index.accepting(self.where)
-        except UsageError as error:
-            raise BadRequest(str(error)) from error
+        def accepts(name: str) -> bool:
+            document = name.rpartition("#")[0] if chunks else name
+            return name.startswith(prefix) and (conditions is None or conditions.accepts(document))
+
+        filters.append(FilteredIndex(index, accepts, conditions, DEEPEST))
+        return filters[-1]
 
 
 _EMPTY = Ranking([], np.zeros(0, np.float32))

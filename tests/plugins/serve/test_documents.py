@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from lmkcli import BuildIndex, Encode
 from lmkcli.plugins.documents.own_index import EncodeCall, OwnIndex, OwnIndexOptions
 from lmkcli.plugins.serve.app import make_app
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.progress import SILENT
+from tests import tiny
 
 
 @pytest.fixture
@@ -107,3 +109,45 @@ def test_conditions_select_documents(own: OwnIndex) -> None:
             assert request(["type>txt"]).status_code == 400
         body = {"query": "a", "where": "type=md", "index": "my notes-bm25"}
         assert client.post("/v1/search", json=body).status_code == 200
+
+
+def test_conditions_select_documents_of_own_indexes(
+    tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    """Also those of an index that `lmk index` built; the ranking is filtered before it is reranked."""
+    rows = [{"id": f"r{n}", "text": f"water {n}", "year": 2000 + n} for n in range(30)]
+    tiny.write_jsonl(tmp_path / "rows.jsonl", rows)
+    tiny.write_jsonl(tmp_path / "more.jsonl", rows[:3])
+    dense, words, other = (tmp_path / name for name in ("dense", "words", "other"))
+    model = str(tiny_model("bert"))
+    Encode(str(tmp_path / "rows.jsonl"), model=model, output=dense, dtype="fp32").run()
+    BuildIndex(str(tmp_path / "rows.jsonl"), kind="bm25", output=words).run()
+    BuildIndex(str(tmp_path / "more.jsonl"), kind="bm25", output=other).run()
+    service = SearchService([dense, words, other])
+    with TestClient(make_app(service), base_url="http://127.0.0.1") as client:
+
+        def found(status: int = 200, **body: Any) -> Any:
+            answer = client.post("/v1/search", json={"query": "water", **body})
+            assert answer.status_code == status, answer.text
+            if status != 200:
+                return answer.json()["error"]["message"]
+            return {hit["id"] for hit in answer.json()["results"][0]["hits"]}
+
+        whole = client.post("/v1/search", json={"query": "water", "k": 30}).json()
+        last = whole["results"][0]["hits"][-1]["id"]
+        year = f"year={2000 + int(last[1:])}"
+        for body in (
+            {"index": "dense"},
+            {"index": "words"},
+            {"index": ["dense", "words"]},
+            {"index": "dense", "rerank": "dense", "rerank_depth": 2, "k": 1},
+        ):
+            assert found(**body, where=year) == {last}
+        rerank = {"index": "dense", "rerank": "dense", "rerank_depth": 2, "k": 1}
+        assert found(**rerank, id_prefix=last) == {last}
+        assert "different collections" in found(400, index=["words", "other"], where=year)
+        assert "'yeer'" in found(400, index="dense", where="yeer=2001")
+        tiny.write_jsonl(tmp_path / "rows.jsonl", rows[:5])
+        message = found(400, index="dense", where=year)
+        assert "have changed" in message
+        assert str(tmp_path) not in message

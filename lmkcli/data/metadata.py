@@ -1,0 +1,148 @@
+"""Metadata of documents: conditions on the path, type and date of their file, and on fields of their record.
+
+`Collection.metadata` returns the values of one document. A record's own field comes first: in a table with a
+column `date`, a condition on `date` compares this column, and not the day on which the file was changed.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from lmkcli.errors import UsageError
+
+PATH, TYPE, DATE = "path", "type", "date"
+_CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda one, other: one == other,
+    "!=": lambda one, other: one != other,
+    "<": lambda one, other: one < other,
+    "<=": lambda one, other: one <= other,
+    ">": lambda one, other: one > other,
+    ">=": lambda one, other: one >= other,
+}
+
+Value = str | float
+
+
+class UnknownField(UsageError):
+    """A condition on a metadatum that no document has."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: the name of a metadatum, an operator and a value."""
+
+    name: str
+    operator: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        """Read 'type=pdf', 'path=mail/**' or 'date>=2026-03'. Raises UsageError for other texts."""
+        found = _CONDITION.fullmatch(text)
+        if found is None or not found[3]:
+            raise UsageError(
+                f"where {text!r}: write a name, an operator and a value, such as type=pdf, path=mail/**, "
+                "date>=2026-03 or status!=closed"
+            )
+        condition = cls(*found.groups())
+        if condition.name in (PATH, TYPE) and condition.operator not in ("=", "!="):
+            raise UsageError(f"where {text!r}: {condition.name} can only be compared with = and !=")
+        return condition
+
+    def holds(self, values: Sequence[Value]) -> bool:
+        """Whether one of the values fulfils the condition; for `!=`, whether all do. False without values.
+
+        Two numbers are compared as numbers, dates up to the precision of the condition, and other values as
+        texts.
+        """
+        fulfils = [self._holds(value) for value in values]
+        return bool(fulfils) and (all if self.operator == "!=" else any)(fulfils)
+
+    def _holds(self, value: Value) -> bool:
+        given = self.value
+        if self.name == PATH:
+            return matches(str(value), given) == (self.operator == "=")
+        if self.name == TYPE:
+            return (str(value).lower() == given.lower().lstrip(".")) == (self.operator == "=")
+        if self.name == DATE and isinstance(value, str):
+            return _COMPARE[self.operator](value[: len(given)], given)
+        try:
+            return _COMPARE[self.operator](float(value), float(given))
+        except ValueError:
+            return _COMPARE[self.operator](str(value), given)
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.operator}{self.value}"
+
+
+class Filter:
+    """Whether documents fulfil all of some conditions; `metadata` is that of their collection."""
+
+    def __init__(
+        self, where: Sequence[str], metadata: Callable[[str, str], Sequence[Value]]
+    ) -> None:
+        self.where = tuple(where)
+        self._conditions = [Condition.parse(text) for text in where]
+        self._metadata = metadata
+        self._known: set[str] = set()  # names that a document has had so far
+
+    def accepts(self, doc_id: str) -> bool:
+        """Whether a document fulfils all conditions. A document without the metadatum does not."""
+        accepted = True
+        for condition in self._conditions:
+            if values := self._metadata(doc_id, condition.name):
+                self._known.add(condition.name)
+            accepted = accepted and condition.holds(values)
+        return accepted
+
+    def check_names(self) -> None:
+        """Raise UnknownField if a name is that of no metadatum of the documents so far."""
+        for condition in self._conditions:
+            if condition.name not in self._known:
+                raise UnknownField(
+                    f"where {str(condition)!r}: no document in the ranking has {condition.name!r}; use path, "
+                    "type, date or a field of the records"
+                )
+
+
+def matches(path: str, glob: str) -> bool:
+    """Whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders."""
+    names, patterns = path.split("/"), glob.split("/")
+    name = pattern = 0
+    again: tuple[int, int] | None = None  # after a mismatch: the last '**' takes one more folder
+    while name < len(names):
+        if pattern < len(patterns) and patterns[pattern] == "**":
+            pattern += 1
+            again = name, pattern
+        elif pattern < len(patterns) and fnmatchcase(names[name], patterns[pattern]):
+            name, pattern = name + 1, pattern + 1
+        elif again:
+            again = again[0] + 1, again[1]
+            name, pattern = again
+        else:
+            return False
+    return all(each == "**" for each in patterns[pattern:])
+
+
+def of_file(file: Path, name: str, path: str, *kinds: str) -> Sequence[Value]:
+    """The path of a file in its collection, its suffix and other names of its type, or its day.
+
+    The day of its last change is in local time, such as 2026-03-04. Empty for other names and missing files.
+    """
+    if name == PATH:
+        return (path,)
+    if name == TYPE:
+        suffix = path.lower().removesuffix(".gz").rpartition(".")[2]
+        return (suffix, *kinds)
+    if name == DATE:
+        try:
+            return (time.strftime("%Y-%m-%d", time.localtime(os.stat(file).st_mtime)),)
+        except OSError:
+            return ()
+    return ()
