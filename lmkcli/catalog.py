@@ -68,10 +68,12 @@ class ReaderRow(Row):
     """A reader of documents: a function from the bytes of a file to its text.
 
     It reads files with one of the suffixes (in lower case), or with one of the names (in lower case).
+    headings: whether its texts can have headings. In source code, a line that starts with # is a comment.
     """
 
     suffixes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    headings: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ The setting of contexts is '' (none), 'title', 'headings', or 'field:NAME' with 
 """
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import PurePosixPath
 
+from lmkcli import catalog
 from lmkcli.data.collection import CHUNK_BREAK, Doc
 from lmkcli.errors import DataError
 from lmkcli.text.headings import Outline
@@ -36,6 +39,22 @@ def own_start(doc: Doc, setting: str) -> int:
     return len(doc.title) + 1 if setting == TITLE and doc.title else 0
 
 
+def has_headings(doc_id: str) -> bool:
+    """Whether a document can have headings: not if its id is the path of source code or of a log.
+
+    Stored documents keep their ids, so an update or a verification finds the same contexts.
+    """
+    name = PurePosixPath(doc_id.lower().removesuffix(".gz"))
+    return not {name.suffix, name.name} & _without_headings()
+
+
+@cache
+def _without_headings() -> frozenset[str]:
+    """The suffixes and names of files without headings."""
+    rows = [row for row in catalog.READERS.values() if not row.headings]
+    return frozenset(name for row in rows for name in (*row.suffixes, *row.names))
+
+
 def contexts_of(doc: Doc, setting: str, starts: Sequence[int]) -> list[str]:
     """The context of each chunk; `starts` are the positions of the chunks in the document's content.
 
@@ -43,6 +62,8 @@ def contexts_of(doc: Doc, setting: str, starts: Sequence[int]) -> list[str]:
     """
     if setting == TITLE:
         return [doc.title] * len(starts)
+    if setting == HEADINGS and not has_headings(doc.id):
+        return [""] * len(starts)
     if setting == HEADINGS:
         outline = Outline(doc.text.replace(CHUNK_BREAK, "\n"))
         lead = len(doc.content) - len(

@@ -148,5 +148,5 @@ def _origin(artifact: Artifact[Manifest]) -> Origin | None:
     if described.identity.collection is None:
         vectors = Path(folder, described.facts.vectors)
         return _origin(open_artifact(vectors, VectorsManifest, IndexManifest))
-    built = finished_index(artifact)
+    built = finished_index(open_artifact(artifact, IndexManifest))
     return Origin(name=described.identity.collection.name, stamp=built.of.get("stamp") or {})

@@ -336,7 +336,7 @@ def describe_training(job: TrainJob) -> Iterator[str]:
     yield from _short_passages(job)
     if job.teacher:
         teacher_doc = job.teacher.recipe.doc
-        guess = " (a guess: its folder declares none)" if job.teacher.notes else ""
+        guess = "" if job.teacher.folder.pool else " (a guess: its folder declares none)"
         yield (
             f"teacher {job.teacher.folder.name}: pool {teacher_doc.pool}{guess}, windows of "
             f"{teacher_doc.max_length} positions"

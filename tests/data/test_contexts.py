@@ -21,6 +21,13 @@ def test_headings_are_found_in_the_text_after_a_title() -> None:
     assert contexts_of(doc, "headings", places) == ["", "", "A", "A", "A\nB"]
 
 
+@pytest.mark.parametrize("name", ["src/power.py", "old run.sh.gz", "Makefile", "server.LOG"])
+def test_comments_of_programs_are_no_headings(name: str) -> None:
+    """The id of a document in a folder is the path of its file."""
+    assert contexts_of(Doc(name, "# a comment\nx = 1"), "headings", [12]) == [""]
+    assert contexts_of(Doc(f"{name}.md", "# A title\nx = 1"), "headings", [10]) == ["A title"]
+
+
 def test_headings_in_given_chunks() -> None:
     doc = Doc("d", join_chunks(["# A", "x", "# B", "y"]))
     starts = [doc.content.index(mark) for mark in ("# A", "x", "# B", "y")]

@@ -37,12 +37,14 @@ ROWS = (
         "source code and settings",
         suffixes=(*_CODE_SUFFIXES.split(),),
         names=(*_SCRIPTS.split(),),
+        headings=False,
     ),
     ReaderRow(
         "log",
         "lmkcli.plugins.documents.plain_text:read_text",
         "logs",
         suffixes=(".log", ".out", ".err"),
+        headings=False,
     ),
     ReaderRow(
         "mail",

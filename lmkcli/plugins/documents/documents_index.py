@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmkcli.data.collection import CHUNK_BREAK, Collection, open_collection
+from lmkcli.data.contexts import has_headings
 from lmkcli.data.metadata import Filter
 from lmkcli.models.lookup import MEAN_MINILM
 from lmkcli.plugins.documents.file_trees import kind_of
@@ -25,7 +26,6 @@ MATCH = Fusion("linear", weights=(0.6, 0.4), scale="bounds")
 WORDS = Fusion("linear", weights=(1.0,), scale="bounds")  # without a model
 # Model -> the score below which the best hit is probably no answer (docs/search.md has the false alarms).
 _LEAST = {MEAN_MINILM: 0.28, "minilm": 0.28, "": 0.18}
-_PROGRAMS = ("code", "log")  # their lines that start with # are no headings
 
 
 _MEANING = "match, 0 to 1: 60 % cosine similarity, 40 % share of the question's words"
@@ -109,7 +109,7 @@ class DocumentsIndex:
         elif self.root is not None and path == doc.id:
             first = first_line(self.root, path, doc.text, self._encoding)
             lines = _lines(doc.text, begin, end, first) if first else None
-        heading = "" if kind in _PROGRAMS else _heading(doc, begin, end, words)
+        heading = _heading(doc, begin, end, words) if has_headings(doc.id) else ""
         return passage._replace(heading=heading, path=path, page=page, lines=lines)
 
 

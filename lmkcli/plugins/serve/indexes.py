@@ -15,6 +15,7 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.artifact import open_artifact
 from lmkcli.artifact.outputs import is_artifact
 from lmkcli.data.collection import Collection
+from lmkcli.data.contexts import has_headings
 from lmkcli.data.metadata import Filter
 from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
 from lmkcli.errors import UsageError
@@ -63,7 +64,8 @@ class ServedIndex:
             return []
         found = []
         for doc in self.index.sample(_SAMPLE):
-            heading = next((each.words for each in headings(doc.text)), "")
+            found_in = headings(doc.text) if has_headings(doc.id) else []
+            heading = next((each.words for each in found_in), "")
             example = " ".join(f"{doc.title} {heading}".split())
             if _SHORTEST <= len(example) <= _LONGEST and " " in example:
                 found.append((not heading, example))

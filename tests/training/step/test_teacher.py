@@ -145,6 +145,18 @@ def test_people_are_told_of_the_teacher(pairs: Path, tiny_model: Models) -> None
     )
 
 
+def test_a_declared_pooling_is_no_guess(pairs: Path, tiny_model: Models) -> None:
+    """Even if the folder of the teacher has another note for people."""
+    model = tiny_model("bert")
+    plan = planned(str(pairs), model, model)
+    assert plan.teacher is not None
+    teacher = plan.teacher._replace(
+        folder=replace(plan.teacher.folder, pool="mean"), notes=["its prompts differ"]
+    )
+    told = replace(plan, teacher=teacher)
+    assert not any("a guess" in line for line in training_job.describe_training(told))
+
+
 def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
     alone, taught = (planned(str(pairs), model, teacher) for teacher in ("", model))
