@@ -68,8 +68,11 @@ class Described(Result):
         return self.facts
 
     def __str__(self) -> str:
-        """The facts without digests; the origin comes last."""
-        return "\n".join(_lines(self.facts if self.complete else _brief(self.facts)))
+        """The facts without digests; the origin comes last. Files have sizes and times for people."""
+        facts = dict(self.facts if self.complete else _brief(self.facts))
+        if stamp := facts.pop("stamp", None):
+            facts["files"] = {name: _file_state(*state) for name, state in stamp.items()}
+        return "\n".join(_lines(facts))
 
     def details(self) -> Iterator[Table | str]:
         """All facts, as JSON has them."""
@@ -289,11 +292,18 @@ def _brief(facts: dict[str, Any]) -> dict[str, Any]:
     if isinstance(documents, dict) and isinstance(queries, dict):
         other = {key: item for key, item in queries.items() if item != documents.get(key)}
         shown["queries"] = other or "as documents"
-    return {
-        key: _brief(item) if isinstance(item, dict) else item
-        for key, item in shown.items()
-        if not _DIGEST.fullmatch(str(item))
-    }
+    shown = {key: item for key, item in shown.items() if not _DIGEST.fullmatch(str(item))}
+    if shown.get("dim") == 0:
+        shown["dim"] = "all"
+    return {key: _brief(item) if isinstance(item, dict) else item for key, item in shown.items()}
+
+
+def _file_state(*state: int) -> str:
+    """The size of a file or folder, and the local time of its last change if that is recorded."""
+    if len(state) < 2 or not state[1]:
+        return size(state[0])
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(state[1] / 1e9))
+    return f"{size(state[0])}, changed {changed}"
 
 
 def _lines(facts: dict[str, Any], depth: int = 0) -> Iterator[str]:
@@ -305,5 +315,12 @@ def _lines(facts: dict[str, Any], depth: int = 0) -> Iterator[str]:
             yield "  " * depth + f"{key}:"
             yield from _lines(item, depth + 1)
         else:
-            number = isinstance(item, int) and not isinstance(item, bool)
-            yield "  " * depth + (f"{key}: {item:,}" if number else f"{key}: {item}")
+            yield "  " * depth + f"{key}: {_readable(item)}"
+
+
+def _readable(item: Any) -> str:
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, list):
+        return ", ".join(map(_readable, item))
+    return f"{item:,}" if isinstance(item, int) else str(item)

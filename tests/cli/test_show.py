@@ -65,3 +65,16 @@ def test_a_log_with_very_many_measures(lmk: Lmk, tmp_path: Path) -> None:
     assert len(shown.out.splitlines()[-1].split()) <= 22  # the number, the run and 20 values
     assert "59,980 more measures" in shown.err
     assert len(lmk("show", log, "--json").json[0]["scores"]) == 60_000
+
+
+def test_facts_are_written_for_people(lmk: Lmk, beir: Path, tiny_model: Models) -> None:
+    """Sizes, times, lists and truth values are words; --json has the values."""
+    text = lmk("show", beir).out
+    assert re.search(
+        r"files:\n  corpus.jsonl: [\d.]+ k?B, changed 20\d\d-\d\d-\d\d \d\d:\d\d", text
+    )
+    assert "[" not in text
+    assert lmk("show", beir, "--json").json["stamp"].keys() == {"corpus.jsonl"}
+    text = lmk("show", tiny_model("bert")).out
+    assert "dim: all" in text
+    assert not re.search(r": (True|False|0)$", text.replace("overlap: 0", ""), re.MULTILINE)

@@ -240,7 +240,7 @@ async function showDocument(now, mine) {
   showViews(now.views);
   say("Loading …");
   const query = Array.from(now.query).slice(0, 1000).join("");
-  const parameters = new URLSearchParams({ index: now.index, query });
+  const parameters = new URLSearchParams({ index: now.index || passageIndex().name, query });
   const path = `v1/documents/${encodeURIComponent(now.doc)}`;
   const found = await ask(`${path}?${parameters}`);
   if (mine !== serial) return;
