@@ -26,7 +26,7 @@ MATCH = Fusion("linear", weights=(0.6, 0.4), scale="bounds")
 WORDS = Fusion("linear", weights=(1.0,), scale="bounds")  # without a model
 # Model -> the score below which the best hit is probably no answer (docs/search.md has the false alarms).
 _LEAST = {MEAN_MINILM: 0.28, "minilm": 0.28, "": 0.18}
-
+_LONG_LINE = 200  # characters that a passage of code can have more than its chunk, at either end
 
 _MEANING = "match, 0 to 1: 60 % cosine similarity, 40 % share of the question's words"
 
@@ -109,8 +109,14 @@ class DocumentsIndex:
         elif self.root is not None and path == doc.id:
             first = first_line(self.root, path, doc.text, self._encoding)
             lines = _lines(doc.text, begin, end, first) if first else None
-        heading = _heading(doc, begin, end, words) if has_headings(doc.id) else ""
-        return passage._replace(heading=heading, path=path, page=page, lines=lines)
+        placed = passage._replace(path=path, page=page, lines=lines)
+        if has_headings(doc.id):
+            return placed._replace(heading=_heading(doc, begin, end, words))
+        begin, end = _whole_lines(doc.text, begin, end)
+        shift = _lead(doc)
+        return placed._replace(
+            heading="", begin=begin + shift, end=end + shift, text=doc.text[begin:end]
+        )
 
 
 def _lead(doc: "Doc") -> int:
@@ -122,6 +128,16 @@ def _best(parts: list[str], words: "QueryWords") -> int:
     """The number of the part with the greatest share of the question's words; the first one of equals."""
     shares = [words.coverage(part) for part in parts]
     return shares.index(max(shares))
+
+
+def _whole_lines(text: str, begin: int, end: int) -> tuple[int, int]:
+    """A range of source code or of a log, with the rest of its first and last line, if they are not long."""
+    first, last = text.rfind("\n", 0, begin) + 1, text.find("\n", end)
+    last = len(text) if last < 0 else last
+    return (
+        first if begin - first <= _LONG_LINE else begin,
+        last if last - end <= _LONG_LINE and text[end - 1 : end] != "\n" else end,
+    )
 
 
 def _lines(text: str, begin: int, end: int, first: int) -> tuple[int, int]:

@@ -246,3 +246,21 @@ def test_two_searches_at_the_same_time(notes: Path, tiny_model: Models, lmk_prog
     assert sum("has no index" in err for _, err in outputs) == 1
     (folder,) = own_index.root().iterdir()
     assert own_index.read_state(folder)
+
+
+def test_passages_of_code_and_logs_have_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Models
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "logs").mkdir()
+    lines = [f"2026-11-{n % 28 + 1:02d} 10:{n % 60:02d} pump {n} is running" for n in range(200)]
+    lines[150] = "2026-11-14 03:12 the zeppelin controller does not answer"
+    (tmp_path / "logs" / "farm.log").write_text("\n".join(["# a comment", *lines]) + "\n")
+    model = str(tiny_model("bert"))
+    hit = lmkcli.search(tmp_path / "logs", "zeppelin controller", 1, model=model)[0]
+    assert hit.passage is not None
+    assert hit.lines is not None
+    assert hit.passage.text.split("\n") == lines[hit.lines[0] - 2 : hit.lines[1] - 1]
+    assert lines[150] in hit.passage.text
+    assert hit.passage.text == hit.content[hit.passage.begin : hit.passage.end]
+    assert not hit.heading
