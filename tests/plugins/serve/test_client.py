@@ -175,6 +175,37 @@ def test_documents_without_an_index_are_served(
 
 
 @pytest.mark.slow
+def test_a_folder_is_searched_by_the_server_that_serves_it(
+    start: Start,
+    lmk: Lmk,
+    tmp_path: Path,
+    tiny_model: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the same hits as without the server, also after a change of its files, and with conditions."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    notes = tmp_path / "my notes"
+    notes.mkdir()
+    (notes / "copper.md").write_text("# Metals\ncopper conducts\n")
+    (notes / "bread.txt").write_text("bread before dawn\n")
+    model = tiny_model("bert")
+    server = start(notes, "--model", model)
+    ask = ["search", notes, "-m", model, "-q", "copper bread", "--json"]
+    used = f"using the server at {server.url}"
+    for more in ([], ["--where", "type=txt"], ["-k", 1]):
+        found = lmk(*ask, *more)
+        assert used in found.err
+        alone = lmk(*ask, *more, "--server", "none")
+        assert used not in alone.err
+        assert found.json == alone.json
+    (notes / "zeppelin.txt").write_text("copper zeppelin\n")
+    found = lmk(*ask)
+    assert "zeppelin.txt" in {hit["id"] for hit in found.json}
+    assert used not in lmk("search", notes, "-q", "copper", "-m", tiny_model("roberta")).err
+    assert server.stop() == 75
+
+
+@pytest.mark.slow
 def test_a_killed_server_starts_again_with_the_same_command(
     start: Start, lmk: Lmk, indexes: Path, own_runtime_folder: Path
 ) -> None:
