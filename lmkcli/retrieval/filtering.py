@@ -15,7 +15,7 @@ from lmkcli.data.metadata import Filter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words
-from lmkcli.retrieval.index_folder import finished_index
+from lmkcli.retrieval.index_folder import CollectionStamp, finished_index
 from lmkcli.store import parts
 from lmkcli.text.query_words import QueryWords
 
@@ -148,5 +148,6 @@ def _origin(artifact: Artifact[Manifest]) -> Origin | None:
     if described.identity.collection is None:
         vectors = Path(folder, described.facts.vectors)
         return _origin(open_artifact(vectors, VectorsManifest, IndexManifest))
-    built = finished_index(open_artifact(artifact, IndexManifest))
-    return Origin(name=described.identity.collection.name, stamp=built.of.get("stamp") or {})
+    of = finished_index(open_artifact(artifact, IndexManifest)).record.of
+    stamp = of.stamp if isinstance(of, CollectionStamp) else {}
+    return Origin(name=described.identity.collection.name, stamp=stamp)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmkcli.plugins.grid.execution import Outcome, ResultsFolder
     from lmkcli.plugins.grid.gridfile import GridFile
     from lmkcli.plugins.grid.plan import Plan
-    from lmkcli.plugins.grid.scores import EncodingCost, GridTable, ScoredCell
+    from lmkcli.plugins.grid.scores import GridTable, ScoredCell
 
 _PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
@@ -162,7 +162,6 @@ class GridScores(Result):
     report: Path | None = None  # the HTML page
     form: Format = Format.table
     failure: LmkError | None = None
-    costs: "Sequence[EncodingCost]" = ()
 
     def as_json(self) -> Any:
         """One row per cell and measure."""
@@ -177,10 +176,11 @@ class GridScores(Result):
             return
         yield _wide(self.compared)
         yield from _legends(self.compared, self.correction)
-        if self.costs and self.form == Format.table:
-            heads = [*self.compared.heads, "ms per document", "peak memory"]
+        if self.compared.costs and self.form == Format.table:
+            heads = [*self.compared.heads, "ms per document", "peak memory", "stored"]
             rows = [
-                [*each.system, each.milliseconds, size(int(each.memory))] for each in self.costs
+                [*each.system, each.milliseconds, size(each.memory), size(each.stored)]
+                for each in self.compared.costs
             ]
             yield Table(heads, rows)
             yield "The cost of encoding: means over the collections, and the peak memory of process or GPU."
@@ -532,7 +532,8 @@ def scores(
     with report.step("comparing") as job:
         layout = TableLayout.of(plan.cells, plan.table)
         compared = table(scored, layout, correction, job.progress)
+    costs = measured.encoding_costs(plan, results, scored, layout)
+    compared = compared._replace(costs=costs)
     legends = list(_legends(compared, correction))
     path = html_report.write(results, plan, scored, compared, legends)
-    costs = measured.encoding_costs(plan, results, scored, layout)
-    return GridScores(plan, scored, compared, correction, path, form, costs=costs)
+    return GridScores(plan, scored, compared, correction, path, form)

@@ -17,6 +17,7 @@ from lmkcli.plugins.grid.gridfile import COLLECTION, MEASURES, GridCell, varying
 from lmkcli.plugins.grid.html_charts import Scale
 from lmkcli.plugins.grid.plan import Plan
 from lmkcli.plugins.grid.scores import (
+    EncodingCost,
     GridTable,
     ScoredCell,
     TableEntry,
@@ -26,8 +27,10 @@ from lmkcli.plugins.grid.scores import (
     words_of,
 )
 from lmkcli.system.atomic import atomic_file
+from lmkcli.text.formatting import size
 
 _FEWEST = 3  # values of an axis that need a chart; the table shows two as clearly
+_COSTS = ("ms per document", "peak memory", "stored")  # of the encodings
 _STUCK = 26  # letters of the axes of rows that stay visible while a narrow screen scrolls
 _STYLE = """
 :root {
@@ -173,7 +176,8 @@ def _summary(plan: Plan, scored: Sequence[ScoredCell]) -> list[str]:
 
 
 def _section(table: GridTable, measure: str, legends: Iterable[str]) -> list[str]:
-    """The table of one measure."""
+    """The table of one measure, with the costs of the encodings."""
+    of_systems = {cost.system: cost for cost in table.costs}
     rows = [row for row in table.rows if row.measure == measure]
     shown = [short_values([row.system[place] for row in rows]) for place in range(len(table.heads))]
     widths = [
@@ -190,7 +194,12 @@ def _section(table: GridTable, measure: str, legends: Iterable[str]) -> list[str
         f"<th><button>{escape(column)}</button>{html_charts.strip_axis(axis) if axis else ''}</th>"
         for column, axis in zip(table.columns, axes, strict=True)
     ]
-    body = [_row(row, shown, stuck, axes) for row in rows]
+    if table.costs:
+        heads += [f"<th><button>{head}</button></th>" for head in _COSTS]
+    body = [
+        _row(row, shown, stuck, axes, _costs(of_systems.get(row.system)) if of_systems else "")
+        for row in rows
+    ]
     return [
         f"<h2>{escape(measure)}</h2>",
         f'<div class="wide"><table>\n<thead><tr>{"".join(heads)}</tr></thead>',
@@ -230,13 +239,28 @@ def _row(
     shown: Sequence[dict[str, str]],
     stuck: Sequence[str],
     axes: Sequence[Scale | None],
+    costs: str,
 ) -> str:
     cells = [
         f'<td{place} data-value="{escape(each)}" title="{escape(each)}">{escape(names[each])}</td>'
         for each, names, place in zip(row.system, shown, stuck, strict=True)
     ]
     cells += [_entry(entry, axis) for entry, axis in zip(row.entries, axes, strict=True)]
-    return f"<tr>{''.join(cells)}</tr>"
+    return f"<tr>{''.join(cells)}{costs}</tr>"
+
+
+def _costs(cost: EncodingCost | None) -> str:
+    """The cells of the cost of the encodings of a row; '-' for rows without one, such as BM25."""
+    if cost is None:
+        return '<td class="value" data-value="">-</td>' * len(_COSTS)
+    shown = (
+        (cost.milliseconds, f"{cost.milliseconds:.4g}"),
+        (cost.memory, size(cost.memory)),
+        (cost.stored, size(cost.stored)),
+    )
+    return "".join(
+        f'<td class="value" data-value="{value}">{escape(text)}</td>' for value, text in shown
+    )
 
 
 def _entry(entry: TableEntry, axis: Scale | None) -> str:

@@ -135,30 +135,33 @@ class EncodingCost(NamedTuple):
     system: tuple[str, ...]
     milliseconds: float  # per document
     memory: float  # the peak, in bytes
+    stored: float  # bytes of the arrays on the disk
 
 
 def encoding_costs(
     plan: Plan, results: ResultsFolder, scored: Sequence[ScoredCell], layout: "TableLayout"
 ) -> list[EncodingCost]:
     """The costs of the rows of a table, in their order; rows without an encoding are left out."""
-    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
     for each in scored:
         for key in plan.chains[each.cell.name]:
-            if plan.steps[key].verb == "encode" and (cost := _cost(results.of(key) / RESULT)):
+            if plan.steps[key].verb == "encode" and (cost := _cost(results.of(key))):
                 found.setdefault(layout.system(each.cell), []).append(cost)
     return [
-        EncodingCost(system, fmean(time for time, _ in costs), fmean(size for _, size in costs))
+        EncodingCost(system, *map(fmean, zip(*costs, strict=True)))
         for system, costs in found.items()
     ]
 
 
-def _cost(path: Path) -> tuple[float, float] | None:
-    """Milliseconds per document and peak memory of an encoding; None if its result lacks them."""
+def _cost(folder: Path) -> tuple[float, float, float] | None:
+    """Milliseconds per document, peak memory and stored bytes of an encoding; None without its result."""
+    path = folder / RESULT
     if not path.is_file():  # an encoding in shards
         return None
+    stored = sum(file.stat().st_size for file in folder.rglob("*.npy"))
     result = read_json(path, dict[str, Any], _AGAIN)
     time, memory = (as_number(result.get(name)) for name in ("ms_per_document", "peak_memory"))
-    return None if time is None or memory is None else (time, memory)
+    return None if time is None or memory is None else (time, memory, stored)
 
 
 class TableEntry(NamedTuple):
@@ -192,6 +195,8 @@ class GridTable(NamedTuple):
     """The tests for the marks."""
     compared: int
     """The number of tests for the winners."""
+    costs: Sequence[EncodingCost] = ()
+    """Those of the rows."""
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,13 @@ def test_the_table_is_followed_by_the_cost_of_the_encodings(
         (pool, length) for pool in ("mean", "lmk") for length in ("32", "128")
     }
     assert all(float(row[3]) > 0 for row in rows)
+    assert lines[start].endswith("stored")
+    page = (done / "report.html").read_text("utf-8")
+    for head in ("ms per document", "peak memory", "stored"):
+        assert f"<th><button>{head}</button></th>" in page
+    stored = re.search(r'data-value="([\d.]+)">[\d.]+ k?B</td></tr>', page)
+    assert stored is not None
+    assert float(stored[1]) > 0
     assert "ms per document" not in lmk("grid", file, "-o", done, "-f", "markdown").out
 
 
