@@ -316,8 +316,8 @@ def training(args: argparse.Namespace, folder: Path) -> None:
 
     from lmkcli.progress import Report
     from lmkcli.training import training_job
-    from lmkcli.training.loop import execution
-    from lmkcli.training.settings import TrainSettings
+    from lmkcli.training.loop import training_run as execution
+    from lmkcli.training.train_settings import TrainSettings
 
     print("\n| train, ModernBERT-base | positions/s |\n|---|---:|")
     config = rows()[3].config

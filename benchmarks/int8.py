@@ -35,8 +35,8 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.attention import Pack, packed_attention
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.spec.recipe import RecipeOptions

@@ -36,13 +36,13 @@ from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.faiss.engine import Faiss
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_engine import Faiss
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.index_input import VectorsInput
 from lmkcli.retrieval.index_job import IndexJob
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import queries_of
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.exact_scoring import DENSE
 from lmkcli.retrieval.vectors.vector_index import VectorIndex, open_query_encoder
 from lmkcli.spec.values import WHOLE, Muvera

@@ -23,7 +23,7 @@ from lmkcli import catalog
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 
 KINDS = sorted(filter(catalog.is_lexical, catalog.INDEXES))
 QUERIES = 1000
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 index = catalog.INDEXES.load(sys.argv[1])(LexicalSettings()).open(Path(sys.argv[2]))
 index.search([Query("q", sys.argv[3])], 10)
 """

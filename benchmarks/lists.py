@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lmkcli.progress import silent
 from lmkcli.retrieval.engines.faiss import lists
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.vectors.vector_search import Candidates
 from lmkcli.vectors.rows import Ragged
 

@@ -22,9 +22,9 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import silent
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.searching import queries_of
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.candidates import ApproximateSearch
 from lmkcli.retrieval.vectors.exact_scoring import DENSE
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits, number

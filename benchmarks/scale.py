@@ -27,8 +27,8 @@ from lmkcli.progress import silent
 from lmkcli.retrieval.engines.exact.exact_search import Exact, ExactScorer
 from lmkcli.retrieval.engines.faiss.factory import make_index
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.engines.faiss.resources import sample_rows
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.spec.values import Size
 from lmkcli.vectors.rows import Ragged
 
@@ -207,7 +207,7 @@ class Measured(NamedTuple):
 def measured(step: Callable[..., Any], *words: Any) -> Measured:
     """Run a step in a separate process that has loaded only the libraries."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["exact", "lmkcli.retrieval.engines.faiss.engine"])
+    context.set_forkserver_preload(["exact", "lmkcli.retrieval.engines.faiss.faiss_engine"])
     with context.Pool(1) as pool:
         return pool.apply(_measure, (step, words))
 

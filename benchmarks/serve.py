@@ -410,9 +410,9 @@ def search_process(work: Work, texts: list[str], orders: Any) -> None:
     """Answer each number of seconds from `orders` with (queries, seconds, processor seconds)."""
     from lmkcli.data.collection import Query
     from lmkcli.progress import silent
+    from lmkcli.retrieval.open_settings import OpenSettings
     from lmkcli.retrieval.pipeline import open_pipeline
     from lmkcli.retrieval.searching import search
-    from lmkcli.retrieval.settings import OpenSettings
     from lmkcli.retrieval.stages import Stages
 
     index = open_pipeline(Stages([work.dense]), OpenSettings())

@@ -42,9 +42,9 @@ from lmkcli.plugins.pretrain import pretraining_job
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
-from lmkcli.training.loop import execution
+from lmkcli.training.loop import training_run as execution
 from lmkcli.training.request import BaseModelSpec
-from lmkcli.training.settings import PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import PretrainSettings, TrainSettings
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
 

@@ -25,11 +25,11 @@ from lmkcli.cli import helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.table import LMK, SpecialTokens
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag
-from lmkcli.training.settings import LoopSettings
+from lmkcli.training.train_settings import LoopSettings
 
 DOCS = Path(__file__).resolve().parent
 COMMON = ("offline", "json", "config")  # of nearly every command

@@ -90,7 +90,7 @@ _MODULES = {
     "lmkcli.operations.verify": ("Verify",),
     "lmkcli.spec.recipe": ("RecipeOptions",),
     "lmkcli.retrieval.index": ("Index",),
-    "lmkcli.retrieval.settings": ("OpenSettings",),
+    "lmkcli.retrieval.open_settings": ("OpenSettings",),
     "lmkcli.spec.settings": ("EncodeSettings",),
     "lmkcli.vectors.rows": ("Ragged",),
     "lmkcli.vectors.stored": ("Vectors",),

@@ -63,7 +63,7 @@ from lmkcli.plugins.pretrain.pretrain import Pretrain as _Pretrain
 from lmkcli.plugins.serve.serve import Serve as _Serve
 from lmkcli.progress import Report
 from lmkcli.retrieval.index import Index as Index
-from lmkcli.retrieval.settings import OpenSettings as OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings as OpenSettings
 from lmkcli.spec.recipe import RecipeOptions as RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import EncodeSettings as EncodeSettings
@@ -709,7 +709,7 @@ class Pretrain(_Pretrain):
         init_from: Copy weights of the same name and shape from this model into the new one.
         dev: mlm: texts to measure the accuracy of masked tokens on; repeatable.
         dev_every: Steps between evaluations; 0: a tenth of all steps.
-        dev_mask: Share of masked tokens of the texts of dev. Default: as --mask.
+        dev_mask: Share of masked tokens of the texts of dev. Default: as in training.
         batches: Draw a batch from one source, or mix sources in a batch.
         sampling_temperature: Sampling of sources: in proportion to their size (1), or more evenly
             (above 1).

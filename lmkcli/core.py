@@ -138,7 +138,7 @@ VERBS = (
 SOURCES = (
     SourceRow(
         "files",
-        "lmkcli.data.sources.files:open_files",
+        "lmkcli.data.sources.file_collections:open_files",
         "a BEIR folder, or csv, json, jsonl, tsv, parquet, mbox, stdin",
     ),
     SourceRow(
@@ -150,7 +150,7 @@ SOURCES = (
     ),
     SourceRow(
         "irds",
-        "lmkcli.data.sources.irds:open_irds",
+        "lmkcli.data.sources.irds_collections:open_irds",
         "any ir_datasets id, such as beir/scifact/test",
         prefixes=("irds:",),
     ),
@@ -218,12 +218,14 @@ MODELS = (
 )
 
 CODECS = (
-    CodecRow("fp16", "lmkcli.vectors.dense:FP16", "a number of 16 bits for each dimension"),
-    CodecRow("fp32", "lmkcli.vectors.dense:FP32", "a number of 32 bits for each dimension"),
-    CodecRow("int8", "lmkcli.vectors.dense:INT8", "8 bits for each dimension, and a scale"),
-    CodecRow("int4", "lmkcli.vectors.dense:INT4", "4 bits for each dimension, and a scale"),
-    CodecRow("int2", "lmkcli.vectors.dense:INT2", "2 bits for each dimension, and a scale"),
-    CodecRow("binary", "lmkcli.vectors.dense:BINARY", "a bit for each dimension, and a scale"),
+    CodecRow("fp16", "lmkcli.vectors.dense_codecs:FP16", "a number of 16 bits for each dimension"),
+    CodecRow("fp32", "lmkcli.vectors.dense_codecs:FP32", "a number of 32 bits for each dimension"),
+    CodecRow("int8", "lmkcli.vectors.dense_codecs:INT8", "8 bits for each dimension, and a scale"),
+    CodecRow("int4", "lmkcli.vectors.dense_codecs:INT4", "4 bits for each dimension, and a scale"),
+    CodecRow("int2", "lmkcli.vectors.dense_codecs:INT2", "2 bits for each dimension, and a scale"),
+    CodecRow(
+        "binary", "lmkcli.vectors.dense_codecs:BINARY", "a bit for each dimension, and a scale"
+    ),
 )
 
 _FAISS = "lmkcli.retrieval.engines.faiss"
@@ -232,13 +234,13 @@ _FAISS = "lmkcli.retrieval.engines.faiss"
 def _faiss(name: str, text: str, factory: str = "") -> EngineRow:
     return EngineRow(
         name,
-        f"{_FAISS}.engine:Faiss",
+        f"{_FAISS}.faiss_engine:Faiss",
         text,
         "faiss-cpu",
         "faiss",
         variant="vectors",
-        settings=f"{_FAISS}.settings:FaissSettings",
-        search_settings=f"{_FAISS}.settings:FaissSearchSettings",
+        settings=f"{_FAISS}.faiss_settings:FaissSettings",
+        search_settings=f"{_FAISS}.faiss_settings:FaissSearchSettings",
         factory=factory,
     )
 
@@ -256,11 +258,11 @@ ENGINES = (
     _faiss("pq", "FAISS product quantisation, one byte per 8 dimensions"),
     EngineRow(
         "bm25",
-        "lmkcli.retrieval.engines.bm25.engine:Bm25",
+        "lmkcli.retrieval.engines.bm25.bm25_engine:Bm25",
         "lexical BM25 (bm25s, no Java)",
         variant="lexical",
-        settings="lmkcli.retrieval.lexical.settings:LexicalSettings",
-        search_settings="lmkcli.retrieval.lexical.settings:FeedbackSettings",
+        settings="lmkcli.retrieval.lexical.lexical_settings:LexicalSettings",
+        search_settings="lmkcli.retrieval.lexical.lexical_settings:FeedbackSettings",
     ),
 )
 

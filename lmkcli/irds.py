@@ -7,7 +7,7 @@ later release of ir_datasets can provide them itself.
 
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.irds import register
+from lmkcli.data.sources.irds_collections import register
 
 REGISTERED = register(
     [name for name in known_collections.names() if hub_layouts.layout_of(name)],

@@ -7,12 +7,12 @@ from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Engine
-from lmkcli.retrieval.engines.faiss.engine import Faiss
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_engine import Faiss
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.index_folder import IndexRecord, finished_index
 from lmkcli.retrieval.index_input import CollectionInput, VectorsInput
 from lmkcli.retrieval.index_job import IndexJob, IndexUpdate
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 from lmkcli.retrieval.vectors.vector_engine import NearestEngine
 from lmkcli.vectors.stored import Vectors
 

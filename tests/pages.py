@@ -3,7 +3,10 @@
 from pathlib import Path
 
 HEAD = 4  # objects before those of the pages
-ENCRYPTED = b"<< /Filter /Standard /V 1 /R 2 /P -4 /O <%s> /U <%s> >>" % (b"41" * 32, b"42" * 32)
+ENCRYPTED = b"<< /Filter /Standard /V 1 /R 2 /P -4 /O <%s> /U <%s> >>" % (
+    b"41" * 32,
+    b"42" * 32,
+)
 
 
 def pdf(texts: list[str], title: str = "", encrypted: bool = False) -> bytes:

@@ -415,8 +415,8 @@ def _read_vectors(folder: Path) -> Any:
 
 def _read_index(folder: Path) -> Any:
     from lmkcli.data.collection import Query
+    from lmkcli.retrieval.open_settings import OpenSettings
     from lmkcli.retrieval.pipeline import open_index
-    from lmkcli.retrieval.settings import OpenSettings
 
     vectors = json.loads((folder / "manifest.json").read_text())["identity"]["family"] not in (
         "bm25",
@@ -428,8 +428,8 @@ def _read_index(folder: Path) -> Any:
 
 
 def _read_model(folder: Path) -> Any:
-    from lmkcli.models.folder import TRAINED
     from lmkcli.models.lookup import read_model
+    from lmkcli.models.model_folder import TRAINED
 
     return read_model(str(folder)).pool if (folder / TRAINED).exists() else _REFUSED
 

@@ -63,7 +63,7 @@ HEAVY = {
     "faiss": "lmkcli.retrieval.engines.faiss",
     "fastapi": "lmkcli.plugins.serve",
     "inscriptis": "lmkcli.plugins.documents.web_page",
-    "ir_datasets": "lmkcli.data.sources.irds",
+    "ir_datasets": "lmkcli.data.sources.irds_collections",
     "ir_measures": "lmkcli.evaluation.measures",
     "lxml": "lmkcli.plugins.documents.web_page",
     "matplotlib": "lmkcli.plugins.analysis.plots",

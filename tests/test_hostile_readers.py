@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lmkcli.artifact import manifest
 from lmkcli.cli import main
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_json as model_json
+from lmkcli.models.model_files import read_json as model_json
 from lmkcli.plugins.grid import plan
 from lmkcli.provenance import scorelog, traininglog
 from lmkcli.retrieval.searching import read_manifest

@@ -12,7 +12,7 @@ from filelock import FileLock
 from lmkcli import irds
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.irds import IrdsCollection, register
+from lmkcli.data.sources.irds_collections import IrdsCollection, register
 from tests import mirrors
 from tests.forkserver import ForkServer
 

@@ -81,7 +81,7 @@ class Condition:
         return f"{self.name}{self.operator}{self.value}"
 
 
-class Filter:
+class MetadataFilter:
     """Whether documents fulfil all of some conditions; `metadata` is that of their collection."""
 
     def __init__(

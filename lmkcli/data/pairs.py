@@ -11,8 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmkcli.data.byte_streams import FileInput, inner_name, open_stream
 from lmkcli.data.columns import plain_name
-from lmkcli.data.streams import FileInput, inner_name, open_stream
 from lmkcli.errors import DataError
 from lmkcli.spec.values import WHOLE
 from lmkcli.system.input_files import MAX_FILE, bounded_lines, check_finite, parse_json

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lmkcli.data.byte_streams import open_stream
 from lmkcli.data.collection import Qrel
 from lmkcli.data.fields import Fields
 from lmkcli.data.pairs import GRADE_NAMES, Pair, header_of, is_comment, read_pairs
-from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import bounded_lines
 

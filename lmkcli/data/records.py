@@ -23,13 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from lmkcli.data.collection import WHOLE, Shard, check_text
-from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
-from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
-from lmkcli.data.mbox import read_mailbox
-from lmkcli.data.parquet import Decoder, open_parquet
-from lmkcli.data.stackexchange import is_dump, parse_post
-from lmkcli.data.streams import (
+from lmkcli.data.byte_streams import (
     COMPRESSED,
     ByteSource,
     FileInput,
@@ -37,6 +31,12 @@ from lmkcli.data.streams import (
     inner_name,
     wrong_byte,
 )
+from lmkcli.data.collection import WHOLE, Shard, check_text
+from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
+from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
+from lmkcli.data.mbox import read_mailbox
+from lmkcli.data.parquet import Decoder, open_parquet
+from lmkcli.data.stackexchange import is_dump, parse_post
 from lmkcli.data.trec import read_topics
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import (

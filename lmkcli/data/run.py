@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.artifact.manifest import digest
+from lmkcli.data.byte_streams import open_stream
 from lmkcli.data.collection import (
     CONTROL_CHARACTERS,
     WHOLE,
@@ -32,7 +33,6 @@ from lmkcli.data.collection import (
 )
 from lmkcli.data.fields import Fields
 from lmkcli.data.pairs import Pair, is_comment, read_pairs
-from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.spec.result import Tabular
 from lmkcli.system.atomic import atomic_file, destination

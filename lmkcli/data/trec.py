@@ -4,8 +4,8 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from lmkcli.data.byte_streams import open_stream
 from lmkcli.data.fields import QUERY_TEXT_FIELDS, Record
-from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import MAX_FILE
 

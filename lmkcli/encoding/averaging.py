@@ -11,9 +11,9 @@ from lmkcli import catalog
 from lmkcli.encoding.representation import PooledPack
 from lmkcli.encoding.resolution import lacks_weights, open_pooler
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, Model, ModelOpener, ModelOptions, Pooling
 from lmkcli.models.heads import open_heads, open_token_head, open_token_weights
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.pooling.placement import PlacedBlock
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.vectors.rows import Ragged

@@ -23,7 +23,6 @@ from lmkcli.encoding.representation import Combination, PooledPack, QueryEncoder
 from lmkcli.encoding.resolution import open_pooler, representation_of
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import (
     Finish,
     ForwardPass,
@@ -33,6 +32,7 @@ from lmkcli.models.forward import (
     vector_numbers,
 )
 from lmkcli.models.lookup import is_local, read_model
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer

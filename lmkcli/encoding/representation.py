@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.pooling.placement import PlacedBlock
 from lmkcli.pooling.table import WindowReduction

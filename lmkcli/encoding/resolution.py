@@ -14,8 +14,8 @@ from lmkcli import catalog
 from lmkcli.data import contexts
 from lmkcli.encoding.representation import Representation
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
+from lmkcli.models.model_folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.pooling.table import Pooler, concatenated
 from lmkcli.spec.recipe import ROTARY, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (

@@ -19,7 +19,8 @@ from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
 from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, representation_of, resolve
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import (
+from lmkcli.models.late import Vocabulary
+from lmkcli.models.model_files import (
     CODE,
     TEXTS,
     WEIGHTS,
@@ -29,8 +30,7 @@ from lmkcli.models.files import (
     model_files,
     read_json,
 )
-from lmkcli.models.folder import LANDMARKS, TRAINED, TRANSFORMER, WORD_WEIGHTS, ModelFolder
-from lmkcli.models.late import Vocabulary
+from lmkcli.models.model_folder import LANDMARKS, TRAINED, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
 from lmkcli.pooling.table import MEAN_ONLY

@@ -29,7 +29,7 @@ from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, duplicat
 from lmkcli.store.parts import UPDATES, Generation, PartSlice
 from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.system.atomic import locked
-from lmkcli.system.streams import batched
+from lmkcli.system.item_streams import batched
 from lmkcli.vectors.stored import Vectors
 
 READ_CHARACTERS = 1 << 19

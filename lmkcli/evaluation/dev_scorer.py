@@ -19,7 +19,7 @@ from lmkcli.evaluation.scoring import DevSet, read_devsets
 from lmkcli.models.forward import ForwardPass
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_search import scoring_of
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings

@@ -16,7 +16,7 @@ from typing import Any, NotRequired, TypedDict
 
 from lmkcli.catalog import POOLERS
 from lmkcli.errors import DataError
-from lmkcli.models.files import (
+from lmkcli.models.model_files import (
     MATRICES,
     TEXTS,
     WEIGHTS,
@@ -25,7 +25,7 @@ from lmkcli.models.files import (
     listed_modules,
     model_files,
 )
-from lmkcli.models.folder import HEADS
+from lmkcli.models.model_folder import HEADS
 from lmkcli.models.weight_files import weight_files
 from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_folder, locked

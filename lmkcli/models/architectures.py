@@ -1,6 +1,6 @@
 """Decoders and encoders among the architectures of transformers.
 
-This is a separate module, because it imports transformers; `folder.py` needs it only for uncommon
+This is a separate module, because it imports transformers; `model_folder.py` needs it only for uncommon
 architectures.
 """
 

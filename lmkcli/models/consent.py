@@ -17,7 +17,7 @@ from typing import Any
 from huggingface_hub import constants
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import loading, read_fields
+from lmkcli.models.model_files import loading, read_fields
 from lmkcli.models.weight_files import check_headers, weight_files
 
 _READ = ("config.json", "generation_config.json", "tokenizer_config.json")

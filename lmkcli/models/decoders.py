@@ -17,7 +17,7 @@ from transformers.activations import ACT2FN
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from lmkcli.models.attention import QueryKeyLengths, kernel
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.tensors import chosen_tensors
 from lmkcli.models.weight_files import weight_files
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.heads import DenseLayer
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.pooling.placement import Input
 from lmkcli.pooling.reductions import Marks, pool
 from lmkcli.pooling.table import MEAN_ONLY, StateReduction, WindowReduction

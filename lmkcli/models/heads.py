@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import Count, loading, read_fields
-from lmkcli.models.folder import LATENT, ModelFolder
+from lmkcli.models.model_files import Count, loading, read_fields
+from lmkcli.models.model_folder import LATENT, ModelFolder
 from lmkcli.models.tensors import read_tensors
 from lmkcli.pooling.table import Pooler
 

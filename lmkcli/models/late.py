@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import loading
+from lmkcli.models.model_files import loading
 
 MASK = "MultiVectorMask"  # the module with the skip list
 _PYLATE_KEYS = ("query_prefix", "document_prefix", "do_query_expansion", "skiplist_words")

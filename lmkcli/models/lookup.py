@@ -14,8 +14,8 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.outputs import manifest_kind
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models import adapters
-from lmkcli.models.files import check_files, read_json
-from lmkcli.models.folder import TRAINED, ModelFolder
+from lmkcli.models.model_files import check_files, read_json
+from lmkcli.models.model_folder import TRAINED, ModelFolder
 from lmkcli.models.sentence_layout import default_pool, sentence_folder
 from lmkcli.system import caches, network
 from lmkcli.system.input_files import not_a_file

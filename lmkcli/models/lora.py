@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.consent import opening
-from lmkcli.models.files import (
+from lmkcli.models.model_files import (
     TEXTS,
     WEIGHTS,
     Adapter,

@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from lmkcli import catalog
 from lmkcli.errors import DataError
 from lmkcli.models.consent import check_declarations, opening
-from lmkcli.models.files import TEXTS, copy_files, loading, model_files, read_architecture
-from lmkcli.models.folder import TOKENIZER_FILES, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import locate, read_model
+from lmkcli.models.model_files import TEXTS, copy_files, loading, model_files, read_architecture
+from lmkcli.models.model_folder import TOKENIZER_FILES, ModelFolder
 from lmkcli.system.hardware import free_memory
 from lmkcli.text.formatting import size
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_json
+from lmkcli.models.model_files import read_json
 
 
 @dataclass(frozen=True)

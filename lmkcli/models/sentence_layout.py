@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import (
+from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
+from lmkcli.models.model_files import (
     check_files,
     check_inside,
     listed_modules,
     read_fields,
     read_json,
 )
-from lmkcli.models.folder import (
+from lmkcli.models.model_folder import (
     LANDMARKS,
     LATENT,
     MARKED,
@@ -26,7 +27,6 @@ from lmkcli.models.folder import (
     SentenceModule,
     declared_length,
 )
-from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
 from lmkcli.models.sentence_classes import SentenceClass, class_of, sentence_classes
 from lmkcli.models.sentence_settings import (
     PAIRS,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_json
+from lmkcli.models.model_files import read_json
 from lmkcli.progress import Detail
 
 FILES = tuple(

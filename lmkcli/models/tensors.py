@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from lmkcli.models.files import check_file, loading
+from lmkcli.models.model_files import check_file, loading
 from lmkcli.models.weight_files import check_headers
 
 

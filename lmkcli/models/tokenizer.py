@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import CHUNK_BREAK, check_text
 from lmkcli.errors import DataError
-from lmkcli.models.files import loading
 from lmkcli.models.long_texts import can_cut, cuts
+from lmkcli.models.model_files import loading
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.store.ragged import Longs, ranges
 from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
-from lmkcli.system.streams import batched
+from lmkcli.system.item_streams import batched
 from lmkcli.text.sentences import sentence_spans
 
 CHARACTERS = 1 << 19  # that are tokenized together; a tokenizer takes 100 bytes for each

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.consent import opening
-from lmkcli.models.files import read_json
-from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
+from lmkcli.models.model_files import read_json
+from lmkcli.models.model_folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig

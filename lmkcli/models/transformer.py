@@ -35,10 +35,10 @@ from lmkcli.models.fast_paths import (
     fast_path_key,
     fuse,
 )
-from lmkcli.models.files import loading
-from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.language_head import GivenStates, VocabularyHead
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
 from lmkcli.models.unmapped import unmapped
 from lmkcli.store.ragged import ranges

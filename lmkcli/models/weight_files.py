@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import check_file, check_inside, read_fields
+from lmkcli.models.model_files import check_file, check_inside, read_fields
 from lmkcli.text.formatting import size
 
 # The first of these files is the one that is read, as in transformers. Releases of M2-BERT have the last one.

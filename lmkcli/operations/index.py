@@ -15,8 +15,8 @@ from lmkcli.operations.options import (
     with_fields,
 )
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.kinds import KindSettings
-from lmkcli.retrieval.engines.settings import ENGINE_SETTINGS, IndexSettings, settings_of
+from lmkcli.retrieval.engines.index_settings import ENGINE_SETTINGS, IndexSettings, settings_of
+from lmkcli.retrieval.engines.kind_setting import KindSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
 from lmkcli.spec.result import Result

@@ -12,7 +12,7 @@ from lmkcli.models.lookup import MEAN_MINILM
 from lmkcli.operations.encode import Encode
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import OpenIndex, Search
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.option import options
 from lmkcli.spec.signature import with_settings
 

@@ -21,7 +21,7 @@ from lmkcli.system.input_files import file_digest, not_a_file
 
 if TYPE_CHECKING:
     from lmkcli.provenance.lineage import LineageStep
-    from lmkcli.provenance.repro import ReproRow
+    from lmkcli.provenance.reproduction import ReproRow
 
 _SAME = {True: "yes", False: "NO", None: "-"}
 _UNFINISHED = ".unfinished"  # in the folder of a reproduction that has not ended
@@ -46,7 +46,7 @@ class Reproduced(Result):
     @property
     def failure(self) -> CheckFailed | None:
         """The first difference with its reason; None if everything is reproduced."""
-        from lmkcli.provenance.repro import first_difference
+        from lmkcli.provenance.reproduction import first_difference
 
         first = first_difference(self.rows)
         if first is None:
@@ -156,7 +156,8 @@ class _Reproduction:
 
     def repeat(self, step: "LineageStep") -> None:
         """Run the operation of a step on the new versions of its inputs."""
-        from lmkcli.provenance import lineage, repro
+        from lmkcli.provenance import lineage
+        from lmkcli.provenance import reproduction as repro
 
         path = self._folder / f"{len(self._new_paths) + 1}-{Path(step.path).name}"
         record = step.operation
@@ -178,7 +179,8 @@ class _Reproduction:
 
     def score(self, entry: dict[str, Any]) -> None:
         """Evaluate the new run with the settings of the log entry."""
-        from lmkcli.provenance import repro, scorelog
+        from lmkcli.provenance import reproduction as repro
+        from lmkcli.provenance import scorelog
 
         run, log = self._new_paths.get(entry["run"], entry["run"]), self._folder / "scores.jsonl"
         log.unlink(missing_ok=True)  # from an interrupted reproduction
@@ -209,7 +211,7 @@ class _Reproduction:
 
 def _same_run(entry: dict[str, Any]) -> "ReproRow":
     """Compare a run that another tool made. Such a run is a source: lmk compares only its file."""
-    from lmkcli.provenance.repro import ReproRow
+    from lmkcli.provenance.reproduction import ReproRow
 
     path = Path(entry["run"])
     if not path.is_file():
@@ -271,7 +273,7 @@ def _other_versions(steps: "list[LineageStep]", entry: dict[str, Any] | None) ->
     from lmkcli.artifact import manifest
     from lmkcli.artifact.kinds import Facts
     from lmkcli.provenance import scorelog
-    from lmkcli.provenance.repro import versions
+    from lmkcli.provenance.reproduction import versions
 
     now = Facts(**manifest.environment())
     recorded = [step.made.facts for step in steps] + ([scorelog.facts(entry)] if entry else [])

@@ -22,7 +22,7 @@ from lmkcli.operations.options import (
     with_fields,
 )
 from lmkcli.progress import SILENT, Report
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table, columns_of, html_of
 from lmkcli.spec.settings import Flag, Settings, composed

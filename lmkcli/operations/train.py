@@ -12,7 +12,7 @@ from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
 from lmkcli.text.formatting import counted, duration, size
-from lmkcli.training.settings import DevSettings, TrainSettings
+from lmkcli.training.train_settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.encoding.sentence_folder import ExportedModel
@@ -181,7 +181,7 @@ class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeO
 
         request = resolve_training(self.sources, recipe, settings, self.offline)
         sets = read_devsets(self.dev or [], self.dev_measure)
-        from lmkcli.training.loop import execution  # imports torch: only after all checks
+        from lmkcli.training.loop import training_run as execution
         from lmkcli.training.training_job import describe_training, planned
 
         job = planned(request, settings)
@@ -210,8 +210,8 @@ class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeO
 
     def _result(self, job: "TrainJob", folder: Path) -> TrainedEncoder:
         from lmkcli.encoding.sentence_folder import exported
-        from lmkcli.models.files import read_json
-        from lmkcli.models.folder import TRAINED
+        from lmkcli.models.model_files import read_json
+        from lmkcli.models.model_folder import TRAINED
 
         facts = read_json(folder / TRAINED)
         scored = facts.get("dev", {}).get("published") or {}

@@ -96,7 +96,7 @@ class Pooler:
     module: str = ""
     # 'module:attribute' of what makes vectors of the marked states
     # (`lmkcli.encoding.representation.Representation`)
-    representation: str = "lmkcli.encoding.dense:DENSE"
+    representation: str = "lmkcli.encoding.dense_vectors:DENSE"
 
     @property
     def chunked(self) -> bool:

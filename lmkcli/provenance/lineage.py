@@ -17,7 +17,7 @@ from lmkcli.artifact.kinds import (
     plain,
 )
 from lmkcli.errors import DataError
-from lmkcli.models.folder import TRAINED
+from lmkcli.models.model_folder import TRAINED
 from lmkcli.retrieval.index_folder import read_record
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec.operation import named

@@ -12,8 +12,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import ExportedModel
-from lmkcli.models.folder import TRAINED
 from lmkcli.models.lookup import MINILM, OWN_NAMES
+from lmkcli.models.model_folder import TRAINED
 from lmkcli.provenance import scorelog
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window

@@ -16,11 +16,11 @@ from lmkcli import catalog
 from lmkcli.data.collection import Shard
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, IndexInput
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import NumberedPart
 from lmkcli.spec.settings import Settings
 from lmkcli.system.input_files import validate

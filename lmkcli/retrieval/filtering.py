@@ -11,7 +11,7 @@ import numpy as np
 from lmkcli.artifact.artifact import Artifact, open_artifact
 from lmkcli.artifact.kinds import IndexManifest, Manifest, Origin, VectorsManifest
 from lmkcli.data.collection import Collection, Doc, Query, open_collection
-from lmkcli.data.metadata import Filter
+from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words
@@ -33,7 +33,7 @@ class FilteredIndex:
         self,
         index: Index,
         accepts: Callable[[str], bool],
-        conditions: Filter | None = None,
+        conditions: MetadataFilter | None = None,
         deepest: int | None = None,
     ) -> None:
         """`conditions`: the filter that `accepts` asks, whose names are checked if nothing is found."""
@@ -99,7 +99,7 @@ def filtered(
     Raises UsageError if the parts do not record one collection with metadata, and Mismatch if the files of
     this collection have changed since.
     """
-    conditions = Filter(where, recorded_collection(parts).metadata)
+    conditions = MetadataFilter(where, recorded_collection(parts).metadata)
 
     def accepts(name: str) -> bool:
         return conditions.accepts(name.rpartition("#")[0] if chunks else name)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.metadata import Filter
+from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.progress import Progress, silent
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.option import options
 from lmkcli.text.query_words import QueryWords
 
@@ -65,7 +65,7 @@ class Passage(NamedTuple):
 class Filters(Protocol):
     """An index of documents with metadata."""
 
-    def filter(self, where: Sequence[str]) -> Filter:
+    def filter(self, where: Sequence[str]) -> MetadataFilter:
         """Return conditions such as 'type=pdf' on the documents of the index.
 
         Raises UsageError for a condition that cannot be read.

@@ -29,7 +29,7 @@ from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, Stopped, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import AnyInput, Engine, engine_of
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index_folder import (
     BuiltIndex,
     IndexRecord,

@@ -17,7 +17,7 @@ from lmkcli.data.collection import Collection, Doc, Query
 from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.settings import engine_options
+from lmkcli.retrieval.engines.index_settings import engine_options
 from lmkcli.retrieval.filtering import filtered
 from lmkcli.retrieval.fusion import FusedIndex
 from lmkcli.retrieval.index import (
@@ -37,8 +37,8 @@ from lmkcli.retrieval.index_folder import (
     finished_index,
     read_record,
 )
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.stages import Stages
 
 

@@ -14,7 +14,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, Scored, ranked
 from lmkcli.retrieval.fusion import SCALES
 from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words, unfindable
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.text.query_words import QueryWords
 
 

@@ -10,9 +10,9 @@ from msgspec import structs
 
 from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.kinds import RunFacts, RunIdentity, RunManifest
+from lmkcli.data.byte_streams import open_stream
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run, write_runs
-from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Note, Progress, mute
 from lmkcli.retrieval.index import Index, unfindable

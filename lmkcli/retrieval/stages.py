@@ -9,7 +9,7 @@ from lmkcli.artifact import manifest
 from lmkcli.artifact.artifact import Artifact, open_artifact
 from lmkcli.artifact.kinds import IndexManifest, Manifest, VectorsManifest
 from lmkcli.retrieval.fusion import Fusion
-from lmkcli.retrieval.settings import RerankSettings
+from lmkcli.retrieval.open_settings import RerankSettings
 
 
 @dataclass(frozen=True)

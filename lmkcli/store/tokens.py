@@ -31,7 +31,7 @@ from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
-from lmkcli.system.streams import batched, prefetch
+from lmkcli.system.item_streams import batched, prefetch
 from lmkcli.system.workers import in_order
 from lmkcli.text.formatting import counted
 

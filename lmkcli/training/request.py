@@ -20,9 +20,9 @@ from lmkcli.encoding.resolution import (
 )
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.models.files import read_architecture
-from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
+from lmkcli.models.model_files import read_architecture
+from lmkcli.models.model_folder import row_of
 from lmkcli.spec.option import options
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.spec.values import EACH_CHUNK, FULL, WHOLE_TEXT, Granularities, Granularity, Window
@@ -30,7 +30,7 @@ from lmkcli.training.data.examples import Examples, Tally
 from lmkcli.training.data.sources import Source, parse_source, read_sources
 from lmkcli.training.loop import tensorboard
 from lmkcli.training.losses import LossNotation
-from lmkcli.training.settings import (
+from lmkcli.training.train_settings import (
     POOLER_SETTINGS,
     LoopSettings,
     PretrainSettings,

@@ -1,6 +1,6 @@
 """A training job of a bi-encoder: model, examples and settings, planned from a request.
 
-Planning creates the objective and reads the examples, but no weights. `loop.execution` runs the job.
+Planning creates the objective and reads the examples, but no weights. `loop.training_run` runs the job.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,17 +45,17 @@ from lmkcli.training.data.sampling import Sampling
 from lmkcli.training.data.sources import Source, describe_sources
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.development import Dev
-from lmkcli.training.loop.execution import MACHINE, Start, budget
 from lmkcli.training.loop.trainer import TrainingTask
+from lmkcli.training.loop.training_run import MACHINE, Start, budget
 from lmkcli.training.losses import LossNotation
 from lmkcli.training.objectives.matryoshka import Matryoshka
 from lmkcli.training.objectives.objective import Objective
 from lmkcli.training.objectives.weighted_sum import WeightedSum
 from lmkcli.training.request import ResolvedTraining, check_found, published_model
-from lmkcli.training.settings import TrainSettings, read_dims
 from lmkcli.training.step import trainable
 from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Regulariser, Teacher
 from lmkcli.training.step.gradients import Gradients, enable_gradient_checkpointing
+from lmkcli.training.train_settings import TrainSettings, read_dims
 
 _SAMPLE = 500  # passages that are tokenized to look at their lengths
 

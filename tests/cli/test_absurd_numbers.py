@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.training.settings import DevSettings, PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import DevSettings, PretrainSettings, TrainSettings
 from tests import levels, tiny
 from tests.conftest import Lmk
 

@@ -17,8 +17,8 @@ from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
-from lmkcli.training.loop import execution
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.train_settings import TrainSettings
 from lmkcli.vectors.stored import Vectors
 from tests import tiny
 from tests.conftest import Lmk

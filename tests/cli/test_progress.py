@@ -65,7 +65,7 @@ def in_half_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_bar, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 2000)
     monkeypatch.setattr("lmkcli.encoding.encoder.BUFFER_PACKS", 2)
-    monkeypatch.setattr("lmkcli.retrieval.engines.bm25.engine.BATCH_CHARACTERS", 4000)
+    monkeypatch.setattr("lmkcli.retrieval.engines.bm25.bm25_engine.BATCH_CHARACTERS", 4000)
 
 
 @pytest.mark.parametrize("verb", ["encode", "tokenize"])

@@ -13,7 +13,7 @@ import pytest
 
 from lmkcli.data.collection import Shard
 from lmkcli.data.fields import Fields
-from lmkcli.data.sources.files import open_files
+from lmkcli.data.sources.file_collections import open_files
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
 from lmkcli.provenance.description import completion, ranges

@@ -14,8 +14,8 @@ from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.system.atomic import locked
-from lmkcli.training.loop import execution
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.train_settings import TrainSettings
 from lmkcli.training.training_job import plan
 from tests import tiny
 from tests.conftest import Lmk

@@ -152,7 +152,7 @@ def test_bombs_are_refused_before_they_take_memory(
     monkeypatch.setattr("lmkcli.data.records.MAX_RECORD_LINE", MIB)
     monkeypatch.setattr("lmkcli.data.records.MAX_ROW_LINES", 1000)
     monkeypatch.setattr("lmkcli.data.mbox.MAX_MESSAGE", MIB)
-    monkeypatch.setattr("lmkcli.data.streams._CHECKED", MIB)
+    monkeypatch.setattr("lmkcli.data.byte_streams._CHECKED", MIB)
     name, make = BOMBS[case]
     (tmp_path / name).write_bytes(make())
     tracemalloc.start()

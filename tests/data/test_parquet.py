@@ -189,7 +189,7 @@ def test_the_texts_of_an_artifact_are_bounded_too(
 def test_a_compressed_file_is_in_proportion_to_its_text(
     tmp_path: Path, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmkcli.data.streams._FREE_BYTES", 1 << 20)
+    monkeypatch.setattr("lmkcli.data.byte_streams._FREE_BYTES", 1 << 20)
     with gzip.open(tmp_path / "docs.jsonl.gz", "wb", 9) as file:
         file.write(line * (16_000_000 // len(line)))
     with pytest.raises(DataError, match="unpack it and name the file inside"):
@@ -197,7 +197,7 @@ def test_a_compressed_file_is_in_proportion_to_its_text(
 
 
 def test_an_honest_compressed_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmkcli.data.streams._FREE_BYTES", 1 << 10)
+    monkeypatch.setattr("lmkcli.data.byte_streams._FREE_BYTES", 1 << 10)
     with gzip.open(tmp_path / "docs.jsonl.gz", "wt", 9) as file:
         for number in range(2000):
             file.write(json.dumps({"id": str(number), "text": tiny.sentence(number, 40)}) + "\n")

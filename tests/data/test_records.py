@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmkcli.data.byte_streams import PipeInput
 from lmkcli.data.collection import Shard
 from lmkcli.data.fields import Fields, Record
 from lmkcli.data.records import (
@@ -23,7 +24,6 @@ from lmkcli.data.records import (
     open_records,
     parse_json_line,
 )
-from lmkcli.data.streams import PipeInput
 from lmkcli.errors import DataError
 
 # Texts contain Unicode's own line separators, a form feed and a lone carriage return.

@@ -34,9 +34,9 @@ from lmkcli.encoding.vector_updates import Compaction, VectorUpdate, compact, ru
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors import vector_index
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

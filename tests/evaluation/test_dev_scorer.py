@@ -14,8 +14,8 @@ from lmkcli.evaluation.dev_scorer import DevScorer
 from lmkcli.evaluation.scoring import qrel_set_of, score
 from lmkcli.models.forward import ModelOptions
 from lmkcli.progress import silent
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.searching import queries_of, search
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_index import open_vectors
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

@@ -19,13 +19,13 @@ from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.data.batches import TrainBatch
-from lmkcli.training.loop.execution import Start
+from lmkcli.training.loop.training_run import Start
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Objective
-from lmkcli.training.settings import TrainSettings
 from lmkcli.training.step.contrastive import ContrastiveStep
 from lmkcli.training.step.gradients import Budget, LossOf
 from lmkcli.training.step.optimizer import widen
 from lmkcli.training.step.trainable import freeze_unused
+from lmkcli.training.train_settings import TrainSettings
 from tests import levels, tiny
 from tests.gpu.rehearsal import CUDA, rehearsed, rehearsed_forward
 from tests.models.test_forward import tite_folder

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from lmkcli.models.lookup import read_model
 from lmkcli.progress import Report
-from lmkcli.training.loop import execution
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 from tests.training.test_training_job import planned
 

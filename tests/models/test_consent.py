@@ -17,9 +17,9 @@ from transformers.integrations import hub_kernels
 from lmkcli.errors import DataError
 from lmkcli.models import consent
 from lmkcli.models.consent import check_declarations, opening
-from lmkcli.models.folder import NO_LIMIT
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
+from lmkcli.models.model_folder import NO_LIMIT
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import length_limit, open_model
 from lmkcli.spec.recipe import EncoderConfig

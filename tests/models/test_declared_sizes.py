@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, normalizers
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder, SentenceModule
 from lmkcli.models.heads import open_heads, open_latent
 from lmkcli.models.lookup import read_model
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import ModelFolder, SentenceModule
 from lmkcli.models.tensors import read_tensors
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig

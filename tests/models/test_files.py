@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import (
+from lmkcli.models.model_files import (
     Count,
     ListedModule,
     check_files,

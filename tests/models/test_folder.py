@@ -15,8 +15,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models import lookup
 from lmkcli.models.architectures import is_causal
-from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.lookup import locate, read_model
+from lmkcli.models.model_folder import NO_LIMIT, ModelFolder
 from lmkcli.models.transformer import position_limit
 
 TYPES = "sentence_transformers.models"

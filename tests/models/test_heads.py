@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.folder import ModelFolder, SentenceModule
 from lmkcli.models.heads import LatentAttention, open_heads, open_token_head
 from lmkcli.models.lookup import read_model
+from lmkcli.models.model_folder import ModelFolder, SentenceModule
 from lmkcli.pooling.table import LATENT, MEAN, Pooler
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_architecture
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
+from lmkcli.models.model_files import read_architecture
 from lmkcli.models.new_model import NewModel, create
 from lmkcli.models.transformer import open_model
 from tests import tiny

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lmkcli.errors import DataError
 from lmkcli.models import tokenizer, tokenizer_folder
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.tokenizer import TextTokens, Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.table import SpecialTokens

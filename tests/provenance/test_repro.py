@@ -11,9 +11,9 @@ from msgspec import structs
 
 from lmkcli.artifact.kinds import Facts
 from lmkcli.data.run import Ranking, ranked
-from lmkcli.provenance import repro
+from lmkcli.provenance import reproduction as repro
 from lmkcli.provenance.lineage import LineageStep
-from lmkcli.provenance.repro import ReproRow
+from lmkcli.provenance.reproduction import ReproRow
 from lmkcli.spec.recipe import Recipe
 from tests import manifests
 

@@ -22,11 +22,11 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.plugins.serve.indexes import IndexSet
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_job
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import Divisible
 from lmkcli.retrieval.index_job import IndexJob
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
 from lmkcli.system.atomic import LOCK_FILE, locked
 from tests.indexes import record_of

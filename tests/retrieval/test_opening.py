@@ -23,9 +23,9 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index, open_pipeline
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.retrieval.vectors import vector_index
 from lmkcli.spec.recipe import RecipeOptions

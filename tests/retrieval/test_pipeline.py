@@ -14,12 +14,12 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.pipeline import open_all, open_index, open_pipeline
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

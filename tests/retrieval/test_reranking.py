@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, Scored, ranked
+from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.retrieval.reranking import rerank
-from lmkcli.retrieval.settings import RerankSettings
 
 NAN = float("nan")
 finite = st.floats(-50, 50, width=32)

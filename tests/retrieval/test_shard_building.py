@@ -15,8 +15,8 @@ from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.retrieval import index_job
-from lmkcli.retrieval.engines.faiss import engine
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss import faiss_engine as engine
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.index_folder import IndexRecord, check_files, finished_index
 from lmkcli.vectors.stored import Vectors
 from tests.indexes import build_shard, files_of, join_shards, record_of

@@ -15,10 +15,10 @@ from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval import searching
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
 from lmkcli.retrieval.vectors import vector_index
 from lmkcli.vectors.rows import Ragged

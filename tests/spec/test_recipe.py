@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.spec.recipe import EncoderConfig, ModelLocation, Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Granularity, Overlap, Window

@@ -58,6 +58,7 @@ def test_every_variant_of_a_command_returns_that_type(folder: Path, minilm: Path
         "queries": 2,
         "lines": 4,
         "silent": 0,
+        "unfindable": 0,
         "cut": 0,
         "cut_pairs": 0,
     }

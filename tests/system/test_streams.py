@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.errors import DataError
-from lmkcli.system.streams import batched, prefetch
+from lmkcli.system.item_streams import batched, prefetch
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 50))

@@ -21,8 +21,8 @@ from lmkcli.errors import DataError, LmkError, Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
-from lmkcli.training.loop import execution
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.train_settings import TrainSettings
 from tests import levels, tiny
 from tests.damage import damage
 

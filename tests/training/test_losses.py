@@ -8,7 +8,7 @@ from lmkcli.training.losses import LossNotation, Term
 from lmkcli.training.objectives.infonce import InfoNCE
 from lmkcli.training.objectives.objective import BatchFacts, Embedded
 from lmkcli.training.objectives.orthogonal import Orthogonal
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from lmkcli.training.training_job import open_objective
 
 

@@ -24,10 +24,11 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Granularities
 from lmkcli.training import training_job
-from lmkcli.training.loop import checkpoints, execution
+from lmkcli.training.loop import checkpoints
+from lmkcli.training.loop import training_run as execution
 from lmkcli.training.loop.development import Dev, DevScores
 from lmkcli.training.request import published_model
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

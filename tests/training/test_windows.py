@@ -20,8 +20,8 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.training import training_job
 from lmkcli.training.data.batches import TrainBatch
-from lmkcli.training.loop import execution
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.train_settings import TrainSettings
 from lmkcli.training.training_job import TrainJob
 from tests import tiny
 

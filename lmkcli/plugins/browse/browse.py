@@ -253,9 +253,9 @@ def _open_index(run: Path) -> "Index | None":
     None if the run names no index. DataError if the index is missing.
     """
     from lmkcli.artifact.outputs import sidecar
+    from lmkcli.retrieval.open_settings import OpenSettings
     from lmkcli.retrieval.pipeline import open_index
     from lmkcli.retrieval.searching import read_manifest
-    from lmkcli.retrieval.settings import OpenSettings
 
     if not sidecar(run).is_file():
         return None

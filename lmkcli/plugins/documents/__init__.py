@@ -19,7 +19,7 @@ _CODE_SUFFIXES = (
 ROWS = (
     SourceRow(
         "folder",
-        "lmkcli.plugins.documents.folder:open_folder",
+        "lmkcli.plugins.documents.document_folder:open_folder",
         "the files of a folder: text, Markdown, HTML, PDF, Word, e-books, tables, mail, logs, code",
         prefixes=("folder:",),
         claims="lmkcli.plugins.documents.file_trees:claimed",

@@ -14,7 +14,7 @@ from lmkcli.plugins.documents.own_index import (
     collection_at,
 )
 from lmkcli.progress import Report
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 
 if TYPE_CHECKING:
     from lmkcli.operations.search import Search

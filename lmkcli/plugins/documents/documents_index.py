@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from lmkcli.data.collection import CHUNK_BREAK, Collection, open_collection
 from lmkcli.data.contexts import has_headings
-from lmkcli.data.metadata import Filter
+from lmkcli.data.metadata import MetadataFilter
 from lmkcli.models.lookup import MEAN_MINILM
+from lmkcli.plugins.documents.document_folder import file_at, first_line
 from lmkcli.plugins.documents.file_trees import kind_of
-from lmkcli.plugins.documents.folder import file_at, first_line
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.text.headings import Outline
 
@@ -68,9 +68,9 @@ class DocumentsIndex:
     def open_files(self, text_bytes: int = 0) -> None:
         """Do nothing: the fused indexes are opened on their own."""
 
-    def filter(self, where: Sequence[str]) -> Filter:
+    def filter(self, where: Sequence[str]) -> MetadataFilter:
         """Conditions on the files and records of the documents."""
-        return Filter(where, self._documents.metadata)
+        return MetadataFilter(where, self._documents.metadata)
 
     @cached_property
     def _documents(self) -> Collection:

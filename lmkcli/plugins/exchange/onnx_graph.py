@@ -27,8 +27,8 @@ from lmkcli.encoding.encoder import make_placer, open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler
 from lmkcli.encoding.sentence_folder import check_exportable, run_by_lmk
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import loading
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
+from lmkcli.models.model_files import loading
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Input, Placer

@@ -284,7 +284,7 @@ def _check_encoding(operation: Any, step: GridStep) -> None:
 def _recipe(operation: Any, step: GridStep) -> Recipe | None:
     """The recipe of an encoding; None if its model is not on this machine."""
     from lmkcli.encoding.resolution import resolve
-    from lmkcli.models.folder import TRAINED
+    from lmkcli.models.model_folder import TRAINED
 
     options = operation.part(RecipeOptions)
     # A model of many steps is read once. A model that a step trains may be made while the grid runs.

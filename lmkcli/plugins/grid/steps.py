@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from lmkcli import catalog
 from lmkcli.artifact import manifest
 from lmkcli.errors import UnknownName, UsageError
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.lookup import is_local, read_model
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.plugins.grid.gridfile import (
     COLLECTION,
     EXAMPLES,

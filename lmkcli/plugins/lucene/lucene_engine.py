@@ -34,8 +34,8 @@ from lmkcli.progress import Progress
 from lmkcli.retrieval.index import DENSE, Index, IndexInfo
 from lmkcli.retrieval.lexical.feedback import BETA
 from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine, LexicalIndex, expansion
-from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.system.input_files import read_json
 
 silence()

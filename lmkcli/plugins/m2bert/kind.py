@@ -13,9 +13,9 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import UsageError
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.exact_weights import keep_exact
-from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.model import M2BertModel
 from lmkcli.store.token_blocks import Ints

@@ -16,7 +16,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_json
+from lmkcli.models.model_files import read_json
 from lmkcli.models.weight_files import check_headers, weight_files
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.mixer import decays, times

@@ -19,7 +19,7 @@ from pymilvus import DataType, MilvusClient, MilvusException
 from lmkcli.errors import DataError
 from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
 from lmkcli.retrieval.vectors.vector_search import Candidates
-from lmkcli.system.streams import batched
+from lmkcli.system.item_streams import batched
 
 for _name in ("pymilvus", "milvus_lite", "grpc"):  # their errors are raised as exceptions too
     logging.getLogger(_name).setLevel(logging.CRITICAL)

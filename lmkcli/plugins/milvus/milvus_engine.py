@@ -28,10 +28,10 @@ from lmkcli.plugins.milvus.milvus_collection import (
 from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Appended
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.candidates import Numbering
 from lmkcli.retrieval.vectors.ranked_units import NumberedPart
 from lmkcli.retrieval.vectors.vector_engine import NearestEngine

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from lmkcli.models.forward import packs
-from lmkcli.plugins.pretrain.batches import MaskedBatches
+from lmkcli.plugins.pretrain.masked_batches import MaskedBatches
 from lmkcli.plugins.pretrain.pretext import Pretraining
 from lmkcli.training.data.sampling import ExampleBatch
 from lmkcli.training.loop.development import DevScores
-from lmkcli.training.loop.execution import CPU_STATES
+from lmkcli.training.loop.training_run import CPU_STATES
 
 ACCURACY = "accuracy"
 _TEXTS = 256  # texts that are masked at once

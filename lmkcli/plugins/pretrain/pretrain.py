@@ -11,7 +11,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import Flag, Settings
-from lmkcli.training.settings import PretrainSettings
+from lmkcli.training.train_settings import PretrainSettings
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class HeldOutOptions(Settings):
     ] = 0
     dev_mask: Annotated[
         float | None,
-        Flag("Share of masked tokens of the texts of --dev.", min=0, max=1, shown="as --mask"),
+        Flag("Share of masked tokens of the texts of --dev.", min=0, max=1, shown="as in training"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Pretrain(
         base_model = BaseModelSpec(recipe, self.architecture, self.tokenizer, self.init_from)
         request = resolve_pretraining(self.sources, base_model, settings, self.offline)
         from lmkcli.plugins.pretrain.pretraining_job import describe_pretraining, planned
-        from lmkcli.training.loop import execution  # imports torch: only after all checks
+        from lmkcli.training.loop import training_run as execution
 
         job = planned(request, base_model, settings, self.offline)
         if self.dev:

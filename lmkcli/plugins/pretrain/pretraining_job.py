@@ -1,6 +1,6 @@
 """A pre-training job: model, texts and settings, planned from a request.
 
-Planning creates a new model if requested and reads the texts. `loop.execution` runs the job.
+Planning creates a new model if requested and reads the texts. `loop.training_run` runs the job.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,16 +21,16 @@ from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import check_exportable, exported, resolve_whole
 from lmkcli.models.decoders import released_head
 from lmkcli.models.devices import TORCH_DTYPES
-from lmkcli.models.files import read_architecture
-from lmkcli.models.folder import HEADS
 from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.lookup import read_model
+from lmkcli.models.model_files import read_architecture
+from lmkcli.models.model_folder import HEADS
 from lmkcli.models.new_model import NewModel, create
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
-from lmkcli.plugins.pretrain.batches import MaskedBatches, TextLayout
 from lmkcli.plugins.pretrain.corpus import Corpus, in_blocks, read_corpus
 from lmkcli.plugins.pretrain.held_out import MaskedAccuracy
+from lmkcli.plugins.pretrain.masked_batches import MaskedBatches, TextLayout
 from lmkcli.plugins.pretrain.masking import Masking, MaskingVocabulary
 from lmkcli.plugins.pretrain.pretext import (
     HeadOptions,
@@ -47,8 +47,8 @@ from lmkcli.training.data.sampling import Sampling
 from lmkcli.training.data.sources import Source, describe_sources, parse_source
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.development import Dev
-from lmkcli.training.loop.execution import MACHINE, Start, budget
 from lmkcli.training.loop.trainer import TrainingTask
+from lmkcli.training.loop.training_run import MACHINE, Start, budget
 from lmkcli.training.request import (
     BaseModelSpec,
     ResolvedPretraining,
@@ -57,9 +57,9 @@ from lmkcli.training.request import (
     joined_sources,
     resolve_pretraining,
 )
-from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.step import trainable
 from lmkcli.training.step.gradients import enable_gradient_checkpointing
+from lmkcli.training.train_settings import PretrainSettings
 
 _PROBE = 2  # number of texts in the forward pass that finds unused weights
 

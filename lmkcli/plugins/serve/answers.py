@@ -24,7 +24,7 @@ from lmkcli.plugins.serve.work import (
 )
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.retrieval.index import Passage
-from lmkcli.retrieval.settings import RerankSettings
+from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.text.query_words import QueryWords
 
 Form = TypeVar("Form")

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from lmkcli import __version__
 from lmkcli.errors import LmkError, UsageError
-from lmkcli.plugins.documents.folder import text_of_file
+from lmkcli.plugins.documents.document_folder import text_of_file
 from lmkcli.plugins.serve import schema
 from lmkcli.plugins.serve.answers import Answers, NotFound
 from lmkcli.plugins.serve.batching import Busy

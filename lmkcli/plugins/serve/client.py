@@ -37,7 +37,7 @@ from lmkcli.plugins.serve.stamps import stamp
 from lmkcli.progress import Note
 from lmkcli.retrieval.fusion import Fusion, fused_info
 from lmkcli.retrieval.index import IndexInfo, Passage
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.system.input_files import MAX_FILE
 from lmkcli.text.query_words import QueryWords

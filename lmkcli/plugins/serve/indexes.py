@@ -16,7 +16,7 @@ from lmkcli.artifact.artifact import open_artifact
 from lmkcli.artifact.outputs import is_artifact
 from lmkcli.data.collection import Collection
 from lmkcli.data.contexts import has_headings
-from lmkcli.data.metadata import Filter
+from lmkcli.data.metadata import MetadataFilter
 from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.documents_index import MATCH, WORDS, DocumentsIndex
@@ -25,9 +25,9 @@ from lmkcli.plugins.serve.stamps import Stamp, stamp
 from lmkcli.retrieval.filtering import recorded_collection
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import Embedding, Filters, Index, Samples, Served
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.pipeline import open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.retrieval.vectors.vector_reranker import VectorReranker
 from lmkcli.spec.recipe import EncoderConfig
@@ -207,7 +207,7 @@ class IndexSet:
             index = RerankedIndex(index, self._reranker(plan.reranker, index), plan.reranking)
         return index
 
-    def filter(self, names: Sequence[str], where: Sequence[str]) -> Filter:
+    def filter(self, names: Sequence[str], where: Sequence[str]) -> MetadataFilter:
         """Return conditions on the documents of some indexes, which must be of one collection.
 
         Raises UsageError for conditions that cannot be read and for indexes without metadata, and Mismatch if
@@ -224,7 +224,7 @@ class IndexSet:
         known = self._collections.get(now.name)
         if known is None or known.file_stats() != now.file_stats():
             known = self._collections[now.name] = now
-        return Filter(where, known.metadata)
+        return MetadataFilter(where, known.metadata)
 
     def _reranker(self, name: str, index: Index) -> Reranker:
         if name == MODEL and self.rerank_model:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.own_index import OwnIndex
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.settings import Flag, Settings
 
 MAX_QUERIES = 256  # queries of a request

@@ -11,7 +11,7 @@ from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.own_index import EncodeCall, OwnIndex, OwnIndexOptions, collection_at
 from lmkcli.plugins.serve.limits import Limits, ServerTask
 from lmkcli.progress import Report
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.settings import Flag
 from lmkcli.system import network

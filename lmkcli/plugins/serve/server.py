@@ -19,7 +19,7 @@ from lmkcli.plugins.serve.limits import BACKLOG, HEAD_BYTES, ServerTask, possibl
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.progress import Report
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.text.formatting import counted
 
 _QUEUED = 1024  # connections that wait in the system until asyncio accepts them

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.document_search import DOCUMENTS, own_index_of
 from lmkcli.progress import Report
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.option import options
 from lmkcli.spec.settings import Flag, Settings
 

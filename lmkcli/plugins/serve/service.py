@@ -14,7 +14,7 @@ from lmkcli.plugins.serve.metrics import Metrics
 from lmkcli.plugins.serve.stamps import Stamp
 from lmkcli.plugins.serve.watching import Watched
 from lmkcli.progress import Note, mute
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.retrieval.engines.exact.exact_search import top
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_search import PairScorer, RowHits, RowMatrix
 
 QUERIES = 256  # that are multiplied together: the scores of a block of documents stay below 100 MB

@@ -23,7 +23,7 @@ from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Progress, Report
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits
 from lmkcli.retrieval.vectors.vector_engine import OpenedSearch, VectorEngine
 from lmkcli.retrieval.vectors.vector_search import RowHits

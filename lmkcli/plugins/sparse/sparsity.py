@@ -15,7 +15,7 @@ from torch import Tensor
 from lmkcli.errors import DataError
 from lmkcli.plugins.sparse.sparsity_settings import SparsitySettings
 from lmkcli.training.objectives.objective import Embedded, Loss
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 
 DOC_FLOPS, QUERY_FLOPS, WARMUP = 3e-5, 5e-5, 1 / 3  # defaults, as in sentence-transformers
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from lmkcli.encoding.representation import Combination, QueryEncoder, Representation
 from lmkcli.encoding.resolution import representation_of
 from lmkcli.errors import UsageError
-from lmkcli.models.files import read_json
-from lmkcli.models.folder import TRANSFORMER, ModelFolder, no_language_head
+from lmkcli.models.model_files import read_json
+from lmkcli.models.model_folder import TRANSFORMER, ModelFolder, no_language_head
 from lmkcli.plugins.sparse.sparse_encoder import SPARSE_ENCODER
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.pooling.table import Pooler, WindowReduction

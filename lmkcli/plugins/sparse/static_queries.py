@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_fields
-from lmkcli.models.folder import ModelFolder, static_table
+from lmkcli.models.model_files import read_fields
+from lmkcli.models.model_folder import ModelFolder, static_table
 from lmkcli.models.tensors import read_tensors
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer

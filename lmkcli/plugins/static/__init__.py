@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from lmkcli.catalog import Config, ModelRow
 
-_NO_LIMIT = (1 << 31) - 1  # as in lmkcli.models.folder
+_NO_LIMIT = (1 << 31) - 1  # as in lmkcli.models.model_folder
 _KINDS = ("static-embedding", "model2vec")
 
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, to_device
-from lmkcli.models.files import loading
-from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import NO_LIMIT, ModelFolder
 from lmkcli.models.tensors import read_tensors
 from lmkcli.store.token_blocks import Ints
 

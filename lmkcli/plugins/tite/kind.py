@@ -24,9 +24,9 @@ from lmkcli.models.fast_paths import (
     cached_fast_path,
     fast_path_key,
 )
-from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.unmapped import unmapped
 from lmkcli.models.weight_files import weight_files
 from lmkcli.plugins.tite.config import TiteConfig

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from lmkcli.retrieval.lexical.settings import Feedback
+from lmkcli.retrieval.lexical.lexical_settings import Feedback
 
 MOST_DOCUMENTS = 0.1  # share of the collection; terms in more documents are not added
 LENGTHS = range(2, 21)  # characters of a term

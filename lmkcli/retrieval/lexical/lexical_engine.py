@@ -19,7 +19,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress, Report
 from lmkcli.retrieval.engine import Engine
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import (
     DENSE,
     BoundsScores,
@@ -30,14 +30,14 @@ from lmkcli.retrieval.index import (
 )
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CollectionInput
-from lmkcli.retrieval.lexical.chunks import chunking_error, chunks, passage_of
-from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.lexical.lexical_chunks import chunking_error, chunks, passage_of
+from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.values import is_digits
 from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
 from lmkcli.store.tokens import estimate_total
-from lmkcli.system.streams import batched
+from lmkcli.system.item_streams import batched
 from lmkcli.text.analyzer import NONE, read_stopwords
 from lmkcli.text.query_words import QueryWords
 

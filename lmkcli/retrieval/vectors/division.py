@@ -17,7 +17,7 @@ from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.errors import DataError
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.sharding import (
     damaged,
     load_arrays,

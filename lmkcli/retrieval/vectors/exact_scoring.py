@@ -5,7 +5,7 @@ import torch
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.retrieval.engines.exact.exact_search import Exact, ExactScorer
 from lmkcli.retrieval.engines.exact.gpu_search import GpuExact
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_search import Matrix, VectorSearch
 
 

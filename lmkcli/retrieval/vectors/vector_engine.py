@@ -8,11 +8,11 @@ from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Engine
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import LEXICAL, Index, IndexInfo
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput, indexed_vectors, notes_of
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import ChunkRows, RankedUnits, read_numbering
 from lmkcli.retrieval.vectors.vector_search import OpenedEngine, RowSearch, scoring_of
 from lmkcli.vectors.rows import AnyRows, Ragged

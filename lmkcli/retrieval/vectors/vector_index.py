@@ -21,7 +21,7 @@ from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.errors import DataError
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.division import division_of
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits
 from lmkcli.retrieval.vectors.vector_search import Division, RowHits, RowSearch, scoring_of

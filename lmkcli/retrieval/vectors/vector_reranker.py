@@ -13,8 +13,8 @@ from lmkcli.data.collection import Query
 from lmkcli.data.run import Scored
 from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.reranking import Scorer
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits
 from lmkcli.retrieval.vectors.vector_index import best_passages, open_query_encoder
 from lmkcli.retrieval.vectors.vector_search import scoring_of

@@ -15,7 +15,7 @@ from lmkcli.errors import DataError
 from lmkcli.vectors.rows import AnyRows, Ragged, RowsIn, RowsOut
 
 if TYPE_CHECKING:
-    from lmkcli.retrieval.settings import OpenSettings
+    from lmkcli.retrieval.open_settings import OpenSettings
     from lmkcli.retrieval.vectors.muvera import FixedDimensional  # imports torch
 
 

@@ -21,7 +21,7 @@ from lmkcli.data.collection import CHUNK_BREAK, WHOLE, Shard
 from lmkcli.errors import DataError
 from lmkcli.pooling.placement import Placement
 from lmkcli.store.ragged import ranges
-from lmkcli.system.streams import prefetch
+from lmkcli.system.item_streams import prefetch
 from lmkcli.training.data.contextual import ChunkQuery, Document, Documents, chunk_facts
 from lmkcli.training.data.examples import Examples, Ints
 from lmkcli.training.data.inputs import PlacedTexts, Skipping, TrainingSide

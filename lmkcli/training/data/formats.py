@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from lmkcli.data.byte_streams import PipeInput
 from lmkcli.data.collection import WHOLE
 from lmkcli.data.fields import QUERY_ID_FIELDS, Record
 from lmkcli.data.records import Records, open_records
-from lmkcli.data.streams import PipeInput
 from lmkcli.errors import DataError
 from lmkcli.text.formatting import listed
 from lmkcli.training.data.examples import Example, ScoredText

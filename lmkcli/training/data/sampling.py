@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.training.data.examples import Examples, Ints, Keys
-from lmkcli.training.settings import LoopSettings
+from lmkcli.training.train_settings import LoopSettings
 
 BLOCK = 32  # batches that are sorted by length together, at most (and at most one epoch)
 WAITING = 16  # batches' worth of examples that may wait for a batch without a conflicting key

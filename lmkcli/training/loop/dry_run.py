@@ -16,7 +16,7 @@ from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
 from lmkcli.training.data.inputs import PlacedText
 from lmkcli.training.loop.development import Dev
-from lmkcli.training.loop.execution import Job, Start, open_trainer
+from lmkcli.training.loop.training_run import Job, Start, open_trainer
 from lmkcli.training.step.optimizer import rounded
 
 TIMED = 5  # number of timed steps, after one warm-up step

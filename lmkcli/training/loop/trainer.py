@@ -24,14 +24,13 @@ from transformers.utils.logging import disable_progress_bar
 from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, peak_bytes
 from lmkcli.models.exact_weights import exact_value
-from lmkcli.models.files import loading
+from lmkcli.models.model_files import loading
 from lmkcli.progress import Report
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.checkpoints import WEIGHTS
 from lmkcli.training.loop.development import Dev, best
 from lmkcli.training.loop.tensorboard import Board
 from lmkcli.training.objectives.objective import Loss
-from lmkcli.training.settings import LoopSettings, read_betas
 from lmkcli.training.step.distributed import (
     any_process,
     broadcast_scores,
@@ -40,6 +39,7 @@ from lmkcli.training.step.distributed import (
     world_size,
 )
 from lmkcli.training.step.optimizer import parameter_groups, rounded, widen
+from lmkcli.training.train_settings import LoopSettings, read_betas
 
 _CUT = "cut_"  # the start of the names of counts in the history
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Need, Objective
-from lmkcli.training.settings import check_dims
+from lmkcli.training.train_settings import check_dims
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.models import lora
 from lmkcli.models.extension import position_table
-from lmkcli.models.files import MATRICES
 from lmkcli.models.forward import ForwardPass
+from lmkcli.models.model_files import MATRICES
 
 NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
 HEAD = "pooling.token_head.masked."  # the names of a language head's weights

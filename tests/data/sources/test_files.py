@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmkcli.data.collection import Doc, Qrel, Query
-from lmkcli.data.sources.files import FileCollection, open_files
+from lmkcli.data.sources.file_collections import FileCollection, open_files
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 

@@ -15,9 +15,9 @@ from ir_datasets.util import LocalDownload
 
 from lmkcli.data.collection import Doc, Shard
 from lmkcli.data.fields import Fields
-from lmkcli.data.sources import irds
-from lmkcli.data.sources.files import open_files
-from lmkcli.data.sources.irds import IrdsCollection, open_irds
+from lmkcli.data.sources import irds_collections as irds
+from lmkcli.data.sources.file_collections import open_files
+from lmkcli.data.sources.irds_collections import IrdsCollection, open_irds
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.system import network
 

@@ -10,7 +10,7 @@ import pytest
 
 from lmkcli.data.collection import Doc, Shard, open_collection
 from lmkcli.errors import DataError, MissingExtra, UnknownName, UsageError
-from lmkcli.plugins.documents.folder import matches
+from lmkcli.plugins.documents.document_folder import matches
 from tests import pages
 from tests.conftest import Lmk
 

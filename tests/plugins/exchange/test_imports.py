@@ -29,8 +29,8 @@ from lmkcli.plugins.exchange.imports import (
     unknown_recipe,
 )
 from lmkcli.progress import Report
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.spec.values import WHOLE

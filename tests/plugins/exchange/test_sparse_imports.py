@@ -14,8 +14,8 @@ from lmkcli import Encode, Export, Import, Search
 from lmkcli.data.collection import Query
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.plugins.exchange import imports
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.vectors.stored import Vectors
 
 Models = Callable[[str], Path]

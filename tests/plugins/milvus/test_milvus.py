@@ -31,8 +31,8 @@ from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
 from lmkcli.retrieval import index_job
 from lmkcli.retrieval.index_folder import IndexRecord
 from lmkcli.retrieval.index_job import IndexJob
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors import vector_index
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.system import network

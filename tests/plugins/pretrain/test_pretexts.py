@@ -31,8 +31,8 @@ from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.pooling.placement import Input
 from lmkcli.training.request import check_encoder
-from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.step.gradients import Budget
+from lmkcli.training.train_settings import PretrainSettings
 from tests import levels
 
 Parity = Callable[[str], Path]

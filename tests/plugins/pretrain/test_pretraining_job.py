@@ -17,7 +17,7 @@ from lmkcli.data.collection import Shard
 from lmkcli.encoding import artifacts, jobs
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
-from lmkcli.plugins.pretrain.batches import drawn_ends
+from lmkcli.plugins.pretrain.masked_batches import drawn_ends
 from lmkcli.plugins.pretrain.pretraining_job import (
     BaseModelSpec,
     PretrainJob,
@@ -29,8 +29,8 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.training import training_job as train_planning
-from lmkcli.training.loop.execution import Start, run
-from lmkcli.training.settings import PretrainSettings, TrainSettings
+from lmkcli.training.loop.training_run import Start, run
+from lmkcli.training.train_settings import PretrainSettings, TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -14,8 +14,8 @@ from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.plugins.sparse import inverted
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_index import VectorIndex
 from lmkcli.vectors import stored as folders
 from lmkcli.vectors.stored import Vectors

@@ -25,8 +25,8 @@ from lmkcli.plugins.sparse.exact_product import ExactProduct
 from lmkcli.plugins.sparse.sparse_imports import SparseForeign
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.progress import Report
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits
 from lmkcli.retrieval.vectors.vector_index import VectorIndex
 from lmkcli.retrieval.vectors.vector_search import RowHits

@@ -16,9 +16,9 @@ from lmkcli.encoding.vector_updates import compact
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.plugins.sparse import exact_product
-from lmkcli.provenance.repro import least_cosine
+from lmkcli.provenance.reproduction import least_cosine
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.pipeline import open_index, open_pipeline
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.retrieval.vectors.vector_index import VectorIndex
 from lmkcli.spec.settings import ModelSettings

@@ -35,9 +35,9 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Window
 from lmkcli.training import training_job
-from lmkcli.training.loop import execution
-from lmkcli.training.loop.execution import Start
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop import training_run as execution
+from lmkcli.training.loop.training_run import Start
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 from tests.training.step.test_distributed import check_two_processes
 

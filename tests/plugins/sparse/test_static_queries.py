@@ -21,8 +21,8 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.plugins.sparse.static_queries import StaticQueries
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from tests import tiny

@@ -15,10 +15,10 @@ from lmkcli.data.run import Ranking, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.lexical.chunks import chunk_spans, chunking_error, chunks
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_chunks import chunk_spans, chunking_error, chunks
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_all, open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.stages import Stages
 from tests.indexes import build_lexical, update_lexical
 

@@ -16,7 +16,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 from lmkcli.text.analyzer import Analyzer
 
 DEFAULTS = LexicalSettings()

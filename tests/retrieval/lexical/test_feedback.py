@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
-from lmkcli.retrieval.lexical.settings import Feedback
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback
+from lmkcli.retrieval.open_settings import OpenSettings
 
 TERMS = st.sampled_from(["tree", "stone", "river", "cloud", "zebra", "ox"])
 BAGS = st.dictionaries(TERMS, st.integers(1, 9), max_size=6)

@@ -18,10 +18,10 @@ from lmkcli.encoding import vector_updates
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.gpu_search import AsStored, GpuExact, GpuSizes
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.index import Passage
+from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.pipeline import open_all, open_index, open_pipeline
-from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.stages import Stages
 from lmkcli.retrieval.vectors import vector_index, vector_reranker
 from lmkcli.retrieval.vectors.ranked_units import Aggregated, Flat

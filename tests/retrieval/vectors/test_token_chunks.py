@@ -9,7 +9,7 @@ import pytest
 from lmkcli.data.collection import CHUNK_BREAK, Query
 from lmkcli.data.run import read_run
 from lmkcli.encoding.encoder import open_recorded_queries
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import ChunkRows
 from lmkcli.vectors.stored import Vectors
 from tests import tiny

@@ -15,9 +15,10 @@ from lmkcli.errors import Mismatch, Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
-from lmkcli.training.loop import checkpoints, execution
+from lmkcli.training.loop import checkpoints
+from lmkcli.training.loop import training_run as execution
 from lmkcli.training.loop.development import Dev, DevScores, best
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -12,8 +12,8 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop.dry_run import TIMED, rehearse
-from lmkcli.training.loop.execution import Start
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.loop.training_run import Start
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -12,9 +12,10 @@ from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
-from lmkcli.training.loop import checkpoints, execution
+from lmkcli.training.loop import checkpoints
+from lmkcli.training.loop import training_run as execution
 from lmkcli.training.loop.trainer import LossTrainer
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import levels, tiny
 
 Models = Callable[[str], Path]

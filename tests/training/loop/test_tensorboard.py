@@ -11,7 +11,7 @@ from lmkcli.plugins.pretrain import pretraining_job
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import tensorboard
-from lmkcli.training.settings import PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import PretrainSettings, TrainSettings
 
 
 def test_where_it_is_missing_its_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from lmkcli import catalog
 from lmkcli.errors import DataError
 from lmkcli.training.objectives.matryoshka import Matryoshka
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Objective, scores
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 
 PARITY = Path(__file__).parents[2] / "fixtures" / "parity"
 NAN = math.nan

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from lmkcli.cli import main
 from lmkcli.errors import UsageError
 from lmkcli.training.loop.trainer import arguments
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -18,12 +18,12 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.training import training_job
-from lmkcli.training.loop import execution
+from lmkcli.training.loop import training_run as execution
 from lmkcli.training.objectives.infonce import InfoNCE
 from lmkcli.training.objectives.objective import BatchFacts, Embedded
 from lmkcli.training.objectives.prediction import Prediction
-from lmkcli.training.settings import TrainSettings
 from lmkcli.training.step.contrastive import Imitation, Teacher
+from lmkcli.training.train_settings import TrainSettings
 from lmkcli.training.training_job import TrainJob
 from tests import tiny
 

@@ -21,7 +21,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.training import training_job
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 from tests.training.test_training_job import FAST, planned, trained
 

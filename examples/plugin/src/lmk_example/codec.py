@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli.vectors.dense import DenseCodec
+from lmkcli.vectors.dense_codecs import DenseCodec
 
 VECTORS = "vectors"
 

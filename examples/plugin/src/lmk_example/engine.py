@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from lmk_example.engine_settings import BlockSearchSettings, BlockSettings
 from lmkcli.progress import Report
 from lmkcli.retrieval.index_input import VectorsInput
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.vector_engine import NearestEngine
 from lmkcli.retrieval.vectors.vector_search import Candidates, OpenedEngine
 from lmkcli.vectors.rows import Ragged

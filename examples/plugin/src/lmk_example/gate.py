@@ -7,8 +7,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmkcli.errors import UsageError
-from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.pooling.table import Pooler
 
 FOLDER, FILE = "gate", "gate.safetensors"  # in a model folder

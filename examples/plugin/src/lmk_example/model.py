@@ -9,9 +9,9 @@ from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
-from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.model_files import loading
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.store.token_blocks import Ints
 
 

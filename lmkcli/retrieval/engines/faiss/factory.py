@@ -7,7 +7,7 @@ from typing import Any
 import faiss
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 
 TRAIN_LEAST = 39  # training rows per centroid below which FAISS prints a warning
 _EXAMPLES = '"HNSW32,Flat", "IVF4096,Flat", "IVF4096,SQ8" or "OPQ64,IVF4096,PQ64"'

@@ -18,6 +18,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
 from lmkcli.retrieval.engines.faiss import lists
 from lmkcli.retrieval.engines.faiss.factory import core_of, empty_index, error_text
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.engines.faiss.lists import GpuLists
 from lmkcli.retrieval.engines.faiss.resources import (
     check_disk,
@@ -30,7 +31,6 @@ from lmkcli.retrieval.engines.faiss.resources import (
     storage_bytes,
     train_on_sample,
 )
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.vectors.vector_search import Blocks, Candidates, check_finite
 
 FILE = "faiss.index"

@@ -20,7 +20,7 @@ from lmkcli.retrieval.engines.faiss.factory import (
     lists_for,
     make_index,
 )
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.vectors.vector_search import Blocks, Computed, check_finite
 from lmkcli.system.hardware import free_memory
 

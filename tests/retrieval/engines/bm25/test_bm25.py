@@ -16,11 +16,11 @@ from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.bm25.engine import FOLDER, Bm25, Bm25Search
+from lmkcli.retrieval.engines.bm25.bm25_engine import FOLDER, Bm25, Bm25Search
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
-from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.text.analyzer import Analyzer
 from tests.indexes import build_lexical
 
@@ -198,7 +198,7 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("print('started')\n")
     (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): ...\n")
-    code = "import lmkcli.retrieval.engines.bm25.engine; print('opened'); import jax"
+    code = "import lmkcli.retrieval.engines.bm25.bm25_engine; print('opened'); import jax"
     path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -13,7 +13,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import silent
 from lmkcli.retrieval.engines.faiss import faiss_index, resources
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.vectors.rows import Ragged
 
 

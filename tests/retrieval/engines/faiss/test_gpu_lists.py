@@ -13,8 +13,8 @@ import pytest
 from lmkcli.errors import DataError
 from lmkcli.progress import silent
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.engines.faiss.lists import MOST, count
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from tests.retrieval.engines.faiss.test_faiss import QUERIES, VECTORS, Matrix, clustered
 
 KINDS = ("ivf", "IVF16,SQ8", "IVF16,PQ8x4", "PCAR16,IVF16,Flat")

@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 
 from lmkcli.catalog import MODELS, POOLERS, Config, ModelRow
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_fields, read_json
 from lmkcli.models.late import LateInteraction
+from lmkcli.models.model_files import read_fields, read_json
 from lmkcli.models.weight_files import digested_files
 from lmkcli.system.input_files import check_finite, file_digest
 

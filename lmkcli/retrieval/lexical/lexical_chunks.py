@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from lmkcli.data.collection import CHUNK_BREAK, Doc
 from lmkcli.data.contexts import contexts_of, invalid_reason, own_start
 from lmkcli.retrieval.index import Passage
-from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 from lmkcli.spec.values import SPLITTERS, is_count
 from lmkcli.text.sentences import sentence_spans
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.engines.settings import EngineSearchSettings, engine_options
+from lmkcli.retrieval.engines.index_settings import EngineSearchSettings, engine_options
 from lmkcli.spec.settings import Flag, ModelSettings
 
 

@@ -32,10 +32,10 @@ from lmkcli.progress import Progress
 from lmkcli.retrieval.engines.bm25.library import bm25s
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
 from lmkcli.retrieval.lexical.lexical_engine import DOCS, LexicalEngine
-from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
 from lmkcli.store.doctable import DocTable, take
 from lmkcli.system.input_files import int_range, read_json
-from lmkcli.system.streams import batched
+from lmkcli.system.item_streams import batched
 from lmkcli.text.analyzer import Analyzer
 from lmkcli.text.query_words import QueryWords
 

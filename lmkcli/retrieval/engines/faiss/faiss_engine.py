@@ -13,12 +13,12 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
-from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import DATABASE
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.vectors.ranked_units import flat
 from lmkcli.retrieval.vectors.vector_engine import NearestEngine
 from lmkcli.retrieval.vectors.vector_search import Blocks, OpenedEngine

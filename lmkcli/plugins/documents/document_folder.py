@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from lmkcli import catalog
+from lmkcli.data.byte_streams import find_undecodable
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
@@ -37,8 +38,7 @@ from lmkcli.data.filetext import (
 from lmkcli.data.metadata import matches, of_file
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import is_text, open_records
-from lmkcli.data.sources.files import FileCollection, open_files
-from lmkcli.data.streams import find_undecodable
+from lmkcli.data.sources.file_collections import FileCollection, open_files
 from lmkcli.errors import DataError, LmkError, MissingExtra, UsageError
 from lmkcli.plugins.documents.file_trees import (
     TEXT,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from lmkcli import catalog
 from lmkcli.catalog import EngineRow
-from lmkcli.retrieval.engines.faiss.settings import FaissSearchSettings, FaissSettings
-from lmkcli.retrieval.engines.kinds import KindSettings
-from lmkcli.retrieval.lexical.settings import FeedbackSettings, LexicalSettings
+from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSearchSettings, FaissSettings
+from lmkcli.retrieval.engines.kind_setting import KindSettings
+from lmkcli.retrieval.lexical.lexical_settings import FeedbackSettings, LexicalSettings
 from lmkcli.spec.option import options
 from lmkcli.spec.settings import Flag, Offline, Settings, composed
 from lmkcli.spec.values import Shard

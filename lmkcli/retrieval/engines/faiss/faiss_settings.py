@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from lmkcli.errors import UsageError
-from lmkcli.retrieval.engines.kinds import KindSettings
+from lmkcli.retrieval.engines.kind_setting import KindSettings
 from lmkcli.retrieval.vectors.hnsw import HnswSearchSettings, HnswSettings
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import NO_LIMIT, NO_MUVERA, Muvera, Size

@@ -1,4 +1,4 @@
-"""The settings of training and pre-training, declared like the settings of other commands (settings.py)."""
+"""The settings of training and pre-training, declared like those of other commands (spec/settings.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

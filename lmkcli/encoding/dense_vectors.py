@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lmkcli.encoding.representation import Combination, Representation
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.model_folder import ModelFolder
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.vectors.rows import Ragged
 

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from lmkcli.data.beir_folder import SUFFIXES
+from lmkcli.data.byte_streams import ONCE, PipeInput, Undecodable, find_undecodable
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
@@ -48,7 +49,6 @@ from lmkcli.data.records import (
     is_text,
     open_records,
 )
-from lmkcli.data.streams import ONCE, PipeInput, Undecodable, find_undecodable
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import counted, shell_line

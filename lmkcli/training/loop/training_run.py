@@ -21,9 +21,9 @@ from lmkcli.progress import Note, Report, mute
 from lmkcli.system.atomic import LOCK_FILE, locked
 from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.trainer import LossTrainer, TrainingTask, arguments
-from lmkcli.training.settings import LoopSettings
 from lmkcli.training.step.distributed import any_process, leave_group
 from lmkcli.training.step.gradients import Budget
+from lmkcli.training.train_settings import LoopSettings
 
 # Default size of a pass: positions times the width of the states. Training memory is proportional to it.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
