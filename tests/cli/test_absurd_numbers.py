@@ -55,7 +55,8 @@ def test_absurd_numbers(
     ("flag", "words"),
     [
         ("--lora=999999999999", r"--lora 999999999999: .*\b32\b"),
-        (f"--train=layers.{'9' * 5000}", r"'layers\.9{5000}' .*: embeddings, "),
+        (f"--train=layers.{'9' * 500}", r"'layers\.9{500}' .*: embeddings, "),
+        (f"--train=layers.{'9' * 5000}", r"'layers\.9{1000,} … 9*' .*: embeddings, "),
         ("--train=layers.\u0661", r"'layers\.\u0661' .*: embeddings, "),
         ("--warmup=inf", r"--warmup inf .*2\.14748e\+09"),
     ],

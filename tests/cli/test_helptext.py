@@ -18,9 +18,9 @@ ROOT: Any = typer.main.get_command(app)
 LONGEST = {
     "encode": 89,
     "index": 74,
-    "search": 104,
+    "search": 105,
     "train": 128,
-    "pretrain": 105,
+    "pretrain": 108,
     "serve": 78,
     "": 70,
 }

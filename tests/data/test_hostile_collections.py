@@ -146,7 +146,7 @@ def test_bombs_are_refused_before_they_take_memory(
         "data.archives",
         f"{documents}.file_trees",
         "data.records",
-        f"{documents}.folder",
+        f"{documents}.document_folder",
     ):
         monkeypatch.setattr(f"lmkcli.{module}.MAX_FILE", MIB)
     monkeypatch.setattr("lmkcli.data.records.MAX_RECORD_LINE", MIB)

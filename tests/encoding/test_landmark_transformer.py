@@ -99,6 +99,11 @@ def saved(base: Path, folder: Path, gran: int = GRAN, prompts: dict[str, str] | 
         modules=parts, prompts=prompts, similarity_fn_name="cosine", device="cpu"
     )
     model.save(str(folder))
+    file = folder / "modules.json"  # names the double, not the place of the proposal
+    own = f"{LandmarkTransformer.__module__}.LandmarkTransformer"
+    text = file.read_text()
+    assert own in text
+    file.write_text(text.replace(own, "sentence_transformers.models.LandmarkTransformer"))
     return model
 
 
