@@ -8,6 +8,7 @@ import pytest
 from lmkcli.cli import main
 from lmkcli.data import known_collections
 from lmkcli.plugins.grid import gridfile
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
@@ -23,9 +24,11 @@ def test_a_table_is_planned_offline_with_all_its_cells(
     tmp_path: Path,
 ) -> None:
     words = ["lmk", "grid", str(file), "-o", "nowhere", "--dry-run", "--offline"]
-    monkeypatch.chdir(tmp_path)  # with the folders of models that earlier commands make
+    monkeypatch.chdir(tmp_path)  # with the folders that earlier commands make
     for name in ("m2-bert-32k", "m2-bert-128-retrieval"):
         (tmp_path / name).symlink_to(tiny_model("bert"))
+    for size in (8, 16, 32, 64, 128):
+        tiny.collection(tmp_path / "squad" / str(size), docs=20, queries=2)
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as left:
         main.main()
