@@ -1,7 +1,8 @@
 """Metadata of documents: conditions on the path, type and date of their file, and on fields of their record.
 
 `Collection.metadata` returns the values of one document. A record's own field comes first: in a table with a
-column `date`, a condition on `date` compares this column, and not the day on which the file was changed.
+column `date`, a condition on `date` compares this column, and not the day on which the file was changed. A
+record without a date has none then.
 """
 
 import os

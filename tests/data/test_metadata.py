@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from lmkcli.data.collection import open_collection
 from lmkcli.data.metadata import Condition, UnfitCondition, Value, of_file
 from lmkcli.errors import UsageError
+from tests import tiny
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,13 @@ def test_a_value_that_cannot_be_compared_is_an_error(text: str, value: Value) ->
 def test_the_type_is_the_suffix_of_the_name() -> None:
     assert of_file(Path("x"), "type", "v1.2/README") == ("readme",)
     assert of_file(Path("x"), "type", "v1.2/a.TXT.gz", "text") == ("txt", "text")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_record_without_a_date_has_not_the_day_of_its_file(tmp_path: Path, folder: bool) -> None:
+    rows = [{"id": "a", "text": "x", "date": "2006-05-01"}, {"id": "b", "text": "y"}]
+    tiny.write_jsonl(tmp_path / "rows.jsonl", rows)
+    found = open_collection(str(tmp_path if folder else tmp_path / "rows.jsonl"))
+    dates = {doc.id[-1]: found.metadata(doc.id, "date") for doc in found.docs()}
+    assert dates == {"a": ("2006-05-01",), "b": ()}
+    assert all(found.metadata(doc.id, "type")[0] == "jsonl" for doc in found.docs())
