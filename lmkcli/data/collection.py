@@ -213,8 +213,8 @@ class Collection(ABC):
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
         """The values of a metadatum of a document, which filters compare; empty if it has none.
 
-        `path`, `type` and `date` are those of its file, unless its record has a field of that name. Other
-        names are fields of its record. Raises UsageError if the collection keeps no metadata.
+        `path`, `type` and `date` are those of its file, unless a record of the file has a field of that name.
+        Other names are fields of its record. Raises UsageError if the collection keeps no metadata.
         """
         raise UsageError(
             "filters need documents in files: a folder, a BEIR folder or a file of records"

@@ -42,8 +42,11 @@ def own_start(doc: Doc, setting: str) -> int:
 def has_headings(doc_id: str) -> bool:
     """Whether a document can have headings: not if its id is the path of source code or of a log.
 
-    Stored documents keep their ids, so an update or a verification finds the same contexts.
+    Stored documents keep their ids, so an update or a verification finds the same contexts. An address of the
+    web is no path: a page such as https://example.org/a.php is no source code.
     """
+    if "://" in doc_id:
+        return True
     name = PurePosixPath(doc_id.lower().removesuffix(".gz"))
     return not {name.suffix, name.name} & _without_headings()
 

@@ -1,7 +1,8 @@
 """Metadata of documents: conditions on the path, type and date of their file, and on fields of their record.
 
 `Collection.metadata` returns the values of one document. A record's own field comes first: in a table with a
-column `date`, a condition on `date` compares this column, and not the day on which the file was changed.
+column `date`, a condition on `date` compares this column, and not the day on which the file was changed. A
+record without a date has none then.
 """
 
 import os
@@ -16,7 +17,13 @@ from typing import Any
 from lmkcli.errors import UsageError
 
 PATH, TYPE, DATE = "path", "type", "date"
-_CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
+_CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>)\s*([^\s<=>].*?)\s*")
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+# Not all that float() reads: names such as Nan, and 1_2, which is a text
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_MAX_DIGITS = 1000  # Python reads no integers of more than 4300
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_TO_DAY = re.compile(r"\d{4}(-\d\d(-\d\d([T ].*)?)?)?")  # a year, a month, a day or a time
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda one, other: one == other,
     "!=": lambda one, other: one != other,
@@ -29,8 +36,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 Value = str | float
 
 
-class UnknownField(UsageError):
-    """A condition on a metadatum that no document has."""
+class UnfitCondition(UsageError):
+    """A condition that cannot select documents: no document has its metadatum, or it has other values."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Condition:
     def parse(cls, text: str) -> "Condition":
         """Read 'type=pdf', 'path=mail/**' or 'date>=2026-03'. Raises UsageError for other texts."""
         found = _CONDITION.fullmatch(text)
-        if found is None or not found[3]:
+        if found is None:
             raise UsageError(
                 f"where {text!r}: write a name, an operator and a value, such as type=pdf, path=mail/**, "
                 "date>=2026-03 or status!=closed"
@@ -59,9 +66,11 @@ class Condition:
         """Whether one of the values fulfils the condition; for `!=`, whether all do. False without values.
 
         Two numbers are compared as numbers, dates up to the precision of the condition, and other values as
-        texts.
+        texts. An empty text is no value, and a text is neither less nor greater than a number. Raises
+        UnfitCondition for a date that is written in another way than those of the documents, and for a text
+        that is compared with numbers.
         """
-        fulfils = [self._holds(value) for value in values]
+        fulfils = [self._holds(value) for value in values if value != ""]
         return bool(fulfils) and (all if self.operator == "!=" else any)(fulfils)
 
     def _holds(self, value: Value) -> bool:
@@ -70,15 +79,37 @@ class Condition:
             return matches(str(value), given) == (self.operator == "=")
         if self.name == TYPE:
             return (str(value).lower() == given.lower().lstrip(".")) == (self.operator == "=")
+        compare = _COMPARE[self.operator]
         if self.name == DATE and isinstance(value, str):
-            return _COMPARE[self.operator](value[: len(given)], given)
-        try:
-            return _COMPARE[self.operator](float(value), float(given))
-        except ValueError:
-            return _COMPARE[self.operator](str(value), given)
+            if _DAY.match(value) and not _TO_DAY.fullmatch(given):
+                raise UnfitCondition(
+                    f"where {str(self)!r}: write a year, a month or a day, such as 2026, 2026-03 or "
+                    "2026-03-04"
+                )
+            return compare(value[: len(given)], given)
+        numbers = _number(value), _number(given)
+        if None not in numbers:
+            return compare(*numbers)
+        if self.operator not in ("=", "!="):
+            if not isinstance(value, str):
+                raise UnfitCondition(
+                    f"where {str(self)!r}: {self.name} is a number, such as {value}; write a number"
+                )
+            if numbers[1] is not None:
+                return False
+        return compare(str(value), given)
 
     def __str__(self) -> str:
         return f"{self.name}{self.operator}{self.value}"
+
+
+def _number(value: Value) -> float | None:
+    """The exact number in a value; None for other texts."""
+    if not isinstance(value, str):
+        return value
+    if _INTEGER.fullmatch(value) and len(value) < _MAX_DIGITS:
+        return int(value)
+    return float(value) if _NUMBER.fullmatch(value) else None
 
 
 class MetadataFilter:
@@ -102,10 +133,10 @@ class MetadataFilter:
         return accepted
 
     def check_names(self) -> None:
-        """Raise UnknownField if a name is that of no metadatum of the documents so far."""
+        """Raise UnfitCondition if a name is that of no metadatum of the documents so far."""
         for condition in self._conditions:
             if condition.name not in self._known:
-                raise UnknownField(
+                raise UnfitCondition(
                     f"where {str(condition)!r}: no document in the ranking has {condition.name!r}; use path, "
                     "type, date or a field of the records"
                 )
@@ -138,7 +169,7 @@ def of_file(file: Path, name: str, path: str, *kinds: str) -> Sequence[Value]:
     if name == PATH:
         return (path,)
     if name == TYPE:
-        suffix = path.lower().removesuffix(".gz").rpartition(".")[2]
+        suffix = path.rpartition("/")[2].lower().removesuffix(".gz").rpartition(".")[2]
         return (suffix, *kinds)
     if name == DATE:
         try:

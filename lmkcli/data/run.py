@@ -190,7 +190,8 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, f
 
 def _later(rank: str, score: float, last: tuple[str, str, float]) -> bool:
     """Whether a rank follows that of the last line, and its higher score is no rounding of an equal one."""
-    ordered = rank.isdecimal() and last[1].isdecimal() and int(rank) > int(last[1])
+    numbers = rank.isdecimal() and last[1].isdecimal()
+    ordered = numbers and float(rank) > float(last[1])  # int() refuses numbers of many digits
     with np.errstate(over="ignore"):
         return ordered and bool(np.float32(score) > np.float32(last[2]))
 

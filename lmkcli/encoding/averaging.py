@@ -1,4 +1,4 @@
-"""Dense vectors: the mean of marked states, and the mean of windows, as dense vectors."""
+"""Dense vectors: the mean of marked states, and the mean of windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

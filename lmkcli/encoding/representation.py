@@ -1,7 +1,7 @@
 """Representations: how the states at the marked positions of a text become its vectors.
 
 The row of a pooler names its representation (`Pooler.representation`). The core has one, dense
-vectors (dense.py). Nothing here imports torch.
+vectors (dense_vectors.py). Nothing here imports torch.
 """
 
 from abc import ABC, abstractmethod

@@ -26,7 +26,9 @@ def can_cut(fast: Any, spans: bool) -> bool:
     every = _parts(fast.pre_tokenizer, "pretokenizers")
     if any(part["type"] not in _SPLITTERS | _INSIDE_WORDS for part in every):
         return False
-    if not any(_splits_at_spaces(part) for part in every):
+    splitters = [part for part in every if part["type"] in _SPLITTERS]
+    # One that splits nothing may replace the spaces that the next one would find
+    if not splitters or not all(map(_splits_at_spaces, splitters)):
         return False
     # such a processor moves the start of the first span of a text
     every = _parts(fast.post_processor, "processors") if spans else []
@@ -52,7 +54,7 @@ def _parts(rule: Any, key: str) -> list[dict[str, Any]]:
 
 def _splits_at_spaces(part: dict[str, Any]) -> bool:
     switch = {"ByteLevel": "use_regex", "Metaspace": "split"}.get(part["type"])
-    return part["type"] in _SPLITTERS and (switch is None or part.get(switch) is True)
+    return switch is None or part.get(switch) is True
 
 
 def _reaches_spaces(fast: Any, token: Any) -> bool:

@@ -41,6 +41,8 @@ def chosen_tensors(file: Path, names: Container[str], what: str) -> dict[str, Te
         found, parts, total = {}, [], 0
         for name in (name for name in entries if name in names):
             begin, end = entries[name]["data_offsets"]
+            if not 0 <= begin <= end:
+                raise ValueError(f"the tensor {name} has impossible offsets")
             opened.seek(8 + length + begin)
             parts.append(opened.read(min(end - begin, file.stat().st_size)))
             found[name] = {**entries[name], "data_offsets": [total, total + len(parts[-1])]}

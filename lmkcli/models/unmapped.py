@@ -4,6 +4,7 @@ A program that shortens a mapped file, such as a download into the same folder, 
 SIGBUS.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,10 @@ from transformers import modeling_utils
 from lmkcli.models.weight_files import weight_files
 from lmkcli.system.hardware import free_memory
 
+_LOADING = (
+    threading.RLock()
+)  # one thread at a time replaces and restores the function of transformers
+
 
 @contextmanager
 def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
@@ -23,15 +28,16 @@ def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
     If the memory is not large enough for the files and the model together, they are mapped nevertheless.
     """
     needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
-    if needed >= free_memory():
-        yield {}
-        return
-    reader: Any = modeling_utils
-    mapping = reader.load_state_dict  # it maps pickled weights, whatever its arguments are
-    reader.load_state_dict = lambda file, *_, **__: torch.load(
-        file, map_location="cpu", weights_only=True
-    )
-    try:
-        yield {"disable_mmap": True}
-    finally:
-        reader.load_state_dict = mapping
+    with _LOADING:
+        if needed >= free_memory():
+            yield {}
+            return
+        reader: Any = modeling_utils
+        mapping = reader.load_state_dict  # it maps pickled weights, whatever its arguments are
+        reader.load_state_dict = lambda file, *_, **__: torch.load(
+            file, map_location="cpu", weights_only=True
+        )
+        try:
+            yield {"disable_mmap": True}
+        finally:
+            reader.load_state_dict = mapping

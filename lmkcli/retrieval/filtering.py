@@ -50,8 +50,8 @@ class FilteredIndex:
     def search(self, queries: list[Query], k: int) -> Run:
         """Rank the k best accepted documents for each query.
 
-        Raises UnknownField if no document is accepted, and none of those in the ranking has a metadatum of a
-        name in the conditions.
+        Raises UnfitCondition if no document is accepted, and none of those in the ranking has a metadatum of
+        a name in the conditions, and for conditions that do not fit the values of the documents.
         """
         deepest = self._deepest
         depth = 8 * k if deepest is None else min(8 * k, deepest)

@@ -28,6 +28,11 @@ def test_comments_of_programs_are_no_headings(name: str) -> None:
     assert contexts_of(Doc(f"{name}.md", "# A title\nx = 1"), "headings", [10]) == ["A title"]
 
 
+def test_a_page_of_the_web_has_headings() -> None:
+    page = Doc("https://example.org/guide.php", "# A title\nx = 1")
+    assert contexts_of(page, "headings", [10]) == ["A title"]
+
+
 def test_headings_in_given_chunks() -> None:
     doc = Doc("d", join_chunks(["# A", "x", "# B", "y"]))
     starts = [doc.content.index(mark) for mark in ("# A", "x", "# B", "y")]

@@ -223,3 +223,9 @@ def test_a_score_must_be_a_number_for_every_tool(tmp_path: Path, score: str) -> 
     (tmp_path / "r.trec").write_text(f"q Q0 d 1 {score} x\n", encoding="utf-8")
     with pytest.raises(DataError, match="is not a number"):
         read_run(tmp_path / "r.trec")
+
+
+def test_ranks_may_have_any_number_of_digits(tmp_path: Path) -> None:
+    path = tmp_path / "r.trec"
+    path.write_text(f"1 Q0 a 1 1 t\n1 Q0 b {'9' * 5000} 2 t\n")
+    assert read_run(path).contradicted == {"1"}

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import modeling_utils
 
 from lmkcli.errors import DataError
 from lmkcli.models.tensors import chosen_tensors
+from lmkcli.models.unmapped import unmapped
 from tests import tiny
 
 if TYPE_CHECKING:
@@ -130,6 +133,8 @@ def test_chosen_tensors_are_those_of_the_library(tmp_path: Path) -> None:
         '{"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}',
         '{"dtype": "F32", "shape": [2], "data_offsets": [-9, 8]}',
         '{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}',
+        '{"dtype": "F32", "shape": [1], "data_offsets": [-8, -4]}',
+        '{"dtype": "F32", "shape": [2], "data_offsets": [0, -1]}',
         '{"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4000000000000]}',
         '{"dtype": "X", "shape": [2], "data_offsets": [0, 8]}',
         '{"dtype": "F32", "shape": [2], "data_offsets": [0]}',
@@ -144,3 +149,23 @@ def test_wrong_offsets_of_chosen_tensors_are_refused(tmp_path: Path, entry: str)
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(DataError, match=r"model\.safetensors"):
         chosen_tensors(file, {"a"}, "the weights")
+
+
+def test_two_threads_that_read_models_leave_transformers_as_it_was(tmp_path: Path) -> None:
+    mapping = modeling_utils.load_state_dict
+    entered, leave = (Event(), Event()), (Event(), Event())
+
+    def read(number: int) -> None:
+        with unmapped(tmp_path):
+            entered[number].set()
+            leave[number].wait(10)
+
+    threads = [Thread(target=read, args=(number,)) for number in range(2)]
+    threads[0].start()
+    assert entered[0].wait(10)
+    threads[1].start()
+    assert not entered[1].wait(0.2), "it waits for the first"
+    for event, thread in zip(leave, threads, strict=True):
+        event.set()
+        thread.join()
+    assert modeling_utils.load_state_dict is mapping

@@ -558,3 +558,24 @@ def test_added_tokens_do_not_change_at_cuts(more: dict[str, Any], text: str) -> 
         patch.setattr(tokenizer, "CHARACTERS", 2)
         (cut,) = made([text])
     assert same(whole, cut)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        pre_tokenizers.Metaspace(split=False, prepend_scheme="never"),
+    ],
+    ids=["bytes", "metaspace"],
+)
+def test_a_rule_that_replaces_spaces_before_they_are_found_makes_texts_whole(first: Any) -> None:
+    space = first.pre_tokenize_str("a b")[0][0][1]
+    letters = ["a", "b", space, f"a{space}", f"a{space}b"]
+    vocabulary = {token: number for number, token in enumerate(letters)}
+    fast = Fast(models.BPE(vocab=vocabulary, merges=[("a", space), (f"a{space}", "b")]))
+    fast.pre_tokenizer = pre_tokenizers.Sequence([first, pre_tokenizers.WhitespaceSplit()])
+    made = Tokenizer(fast, SpecialTokens(), spans=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "CHARACTERS", 1)
+        (tokens,) = made(["a b"])
+    assert made.tokens(tokens.ids) == [f"a{space}b"]

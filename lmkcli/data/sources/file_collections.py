@@ -490,16 +490,19 @@ class FileCollection(Collection):
             return super().metadata(doc_id, name)
         own = self.field_of(doc_id, name)
         file = Path(os.path.expanduser(path))
-        return of_file(file, name, file.name) if own is None else (own,)
+        return of_file(file, name, file.name) if own is None else own
 
-    def field_of(self, doc_id: str, name: str) -> str | float | None:
-        """The value of a field of a record, by the id of its document; None if it has none.
+    def field_of(self, doc_id: str, name: str) -> Sequence[str | float] | None:
+        """The value of a field of a record, by the id of its document; empty if this record has none.
 
-        The first use of a name reads the whole file.
+        None if no record has such a field. The first use of a name reads the whole file.
         """
         if name not in self._metadata:
             self._metadata[name] = self.document_metadata(name)
-        return self._metadata[name].get(doc_id)
+        values = self._metadata[name]
+        if not values:
+            return None
+        return (values[doc_id],) if doc_id in values else ()
 
     def file_stats(self) -> dict[str, list[int]]:
         return self._file_stats

@@ -210,7 +210,7 @@ class FolderCollection(Collection):
         if table := self._tables.get(path):
             record = doc_id[len(self._opened.ids[path]) + 1 :]
             if (own := table.field_of(record, name)) is not None:
-                return (own,)
+                return own
         file = self._tree.root / path if isinstance(self._tree, DiskTree) else self._tree.root
         return of_file(file, name, path, kind_of(path))
 

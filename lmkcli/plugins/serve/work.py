@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.data.metadata import UnknownField
+from lmkcli.data.metadata import UnfitCondition
 from lmkcli.data.run import Ranking
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
@@ -84,7 +84,7 @@ class SearchWork:
         queries = [Query(str(number), text) for number, text in enumerate(items)]
         try:
             run = index.search(queries, self.k)
-        except UnknownField as error:
+        except UnfitCondition as error:
             raise BadRequest(str(error)) from error
         rankings = [run.rankings.get(query.id, _EMPTY).cut(self.k) for query in queries]
         cut = not all(each.complete for each in filters)
