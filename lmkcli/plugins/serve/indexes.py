@@ -220,7 +220,7 @@ class IndexSet:
         made = {
             name: open_artifact(path) if is_artifact(path) else None for name, path in paths.items()
         }
-        now = recorded_collection(made)
+        now = recorded_collection(made, self.settings.vectors)
         known = self._collections.get(now.name)
         if known is None or known.file_stats() != now.file_stats():
             known = self._collections[now.name] = now
