@@ -53,8 +53,8 @@ class FilteredIndex:
 
         Only the queries that lack documents are searched again, deeper. So the ranking of a query does not
         depend on the queries that are searched together with it, even if the scores depend on the depth, as
-        those of a fusion do. Raises UnknownField if no document is accepted, and none of those in the
-        rankings has a metadatum of a name in the conditions.
+        those of a fusion do. Raises UnknownField if no document is accepted, and no document of the
+        collection has a metadatum of a name in the conditions.
         """
         depth, pending = self._limited(8 * k), queries
         found, cut_pairs = dict[str, Ranking](), dict[str, int]()
@@ -119,7 +119,7 @@ def filtered(
     Raises UsageError if the parts do not record one collection with metadata, and Mismatch if the files of
     this collection have changed since.
     """
-    conditions = MetadataFilter(where, recorded_collection(parts, settings.vectors).metadata)
+    conditions = MetadataFilter(where, recorded_collection(parts, settings.vectors))
     chunks = settings.level == "chunk"
 
     def accepts(name: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lmkcli.data.collection import Query
-from lmkcli.data.run import Run, ranked, write_run
+from lmkcli.data.run import Run, ranked, read_run, write_run
 from lmkcli.retrieval import filtering
 from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
@@ -108,3 +108,20 @@ def test_vectors_at_another_place(
     vectors.rename(moved)
     ask = ["search", index, "--vectors", moved, "-q", "water", "-k", 40, "--json", "--where"]
     assert {hit["id"] for hit in lmk(*ask, "group=3").json} == {f"d{n}" for n in range(3, 40, 8)}
+
+
+def test_a_field_of_few_documents_is_known_in_every_piece_of_a_run(
+    lmk: Lmk, tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [{"id": "a", "text": "alpha"}]
+    rows += [{"id": "b", "text": "beta", "lang": "de"}]
+    tiny.write_jsonl(tmp_path / "docs.jsonl", rows)
+    asked = "".join(f"q{n}\talpha\n" for n in range(40))  # more than the first piece
+    (tmp_path / "queries.tsv").write_text(f"{asked}last\tbeta\n")
+    index, run = tmp_path / "bm25", tmp_path / "run"
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", index)
+    name = f"{tmp_path / 'docs.jsonl'},queries={tmp_path / 'queries.tsv'}"
+    ask = ["search", index, name, "-o", run, "--max-memory", "8GB", "--where"]
+    lmk(*ask, "lang=de")
+    assert read_run(run)["last"].doc_ids == ["b"]
+    assert "'lung'" in lmk(*ask, "lung=de", "--if-exists", "overwrite", code=2).err

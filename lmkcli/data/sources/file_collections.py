@@ -35,7 +35,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
-from lmkcli.data.metadata import of_file
+from lmkcli.data.metadata import OF_FILES, of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import (
@@ -497,9 +497,15 @@ class FileCollection(Collection):
 
         The first use of a name reads the whole file.
         """
+        return self._fields_of(name).get(doc_id)
+
+    def has_metadata(self, name: str) -> bool:
+        return name in OF_FILES or bool(self._fields_of(name))
+
+    def _fields_of(self, name: str) -> dict[str, str | float]:
         if name not in self._metadata:
             self._metadata[name] = self.document_metadata(name)
-        return self._metadata[name].get(doc_id)
+        return self._metadata[name]
 
     def file_stats(self) -> dict[str, list[int]]:
         return self._file_stats

@@ -224,7 +224,7 @@ class IndexSet:
         known = self._collections.get(now.name)
         if known is None or known.file_stats() != now.file_stats():
             known = self._collections[now.name] = now
-        return MetadataFilter(where, known.metadata)
+        return MetadataFilter(where, known)
 
     def _reranker(self, name: str, index: Index) -> Reranker:
         if name == MODEL and self.rerank_model:
