@@ -20,7 +20,7 @@ from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.store import parts
 from lmkcli.text.query_words import QueryWords
 
-HITS_AT_ONCE = 1 << 23  # of all rankings that are in memory together: those of a filter can be deep
+HITS_AT_ONCE = 1 << 22  # of all rankings that are in memory together: those of a filter can be deep
 
 
 class FilteredIndex:
@@ -138,7 +138,7 @@ def recorded_collection(
     Raises UsageError if they record none or several, and Mismatch if its files have changed since.
     """
     origins = {name: None if part is None else _origin(part, moved) for name, part in parts.items()}
-    found: dict[str, Collection] = {}
+    found: list[Collection] = []
     for name, origin in origins.items():
         if origin is None or not origin.name:
             raise UsageError(
@@ -149,17 +149,22 @@ def recorded_collection(
             raise UsageError(
                 f"where: the documents of {name} are in no files, so lmk has no metadata to filter them"
             )
-        collection = found.setdefault(origin.name, open_collection(origin.name))
+        collection = open_collection(origin.name)
         if collection.file_stats() != origin.stamp:
             raise Mismatch(
                 f"where: the files of the collection have changed since {name} was made, so its documents "
                 "may have other metadata now; run lmk update first"
             )
-    if len(found) > 1:
+        found.append(collection)
+    # Collections of the same documents can have other names: those of other splits, or without queries.
+    first = found[0]
+    if any(
+        (each.settings, each.file_stats()) != (first.settings, first.file_stats()) for each in found
+    ):
         raise UsageError(
             f"where: {' and '.join(origins)} are indexes of different collections; filter one of them"
         )
-    return next(iter(found.values()))
+    return first
 
 
 def _origin(artifact: Artifact[Manifest], moved: str) -> Origin | None:

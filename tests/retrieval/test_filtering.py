@@ -125,3 +125,15 @@ def test_a_field_of_few_documents_is_known_in_every_piece_of_a_run(
     lmk(*ask, "lang=de")
     assert read_run(run)["last"].doc_ids == ["b"]
     assert "'lung'" in lmk(*ask, "lung=de", "--if-exists", "overwrite", code=2).err
+
+
+def test_indexes_of_one_collection_with_and_without_its_queries(lmk: Lmk, tmp_path: Path) -> None:
+    name = write_collection(tmp_path)
+    docs = tmp_path / "docs.jsonl"
+    lmk("index", docs, "--kind", "bm25", "-o", tmp_path / "one")
+    lmk("index", name, "--kind", "bm25", "--k1", 2, "-o", tmp_path / "two")
+    lmk("index", f"{docs},id=text,map_ids=1", "--kind", "bm25", "-o", tmp_path / "other")
+    ask = ["search", tmp_path / "one", "-q", "water", "--fuse", "rrf", "--where", "group=3"]
+    found = lmk(*ask, "--json", "--with", tmp_path / "two").json
+    assert {hit["id"] for hit in found} == {f"d{n}" for n in range(3, 40, 8)}
+    assert "different collections" in lmk(*ask, "--with", tmp_path / "other", code=2).err
