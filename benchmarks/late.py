@@ -168,13 +168,13 @@ def searched(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
         settings = FaissSettings(kind=kind, muvera=Muvera(muvera))
         start = time.perf_counter()
         engine = Faiss(settings)
-        facts = IndexJob(engine, VectorsInput(data.vectors, engine.by_document), folder).build()
+        record = IndexJob(engine, VectorsInput(data.vectors, engine.by_document), folder).build()
         if not took.exists():
             took.write_text(json.dumps(time.perf_counter() - start))
         opened = open_index(folder, SETTINGS)
         assert isinstance(opened, VectorIndex)
-        size, seconds = facts["bytes"] / data.vectors.rows, json.loads(took.read_text())
-        yield data.line(f"{index} ({facts['factory']})", size, seconds, opened.vector_search)
+        size, seconds = record.facts["bytes"] / data.vectors.rows, json.loads(took.read_text())
+        yield data.line(f"{index} ({record.facts['factory']})", size, seconds, opened.vector_search)
 
 
 # --- a million documents ---------------------------------------------------------------------------

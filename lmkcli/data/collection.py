@@ -220,6 +220,10 @@ class Collection(ABC):
             "filters need documents in files: a folder, a BEIR folder or a file of records"
         )
 
+    def has_metadata(self, name: str) -> bool:
+        """Whether any document may have a metadatum of this name, such as a field of a record."""
+        return True
+
     def judged_queries(self) -> list[Query]:
         """The queries with judgements in this split, in order; all queries if there are no judgements."""
         if not self.has_qrels():
@@ -289,6 +293,10 @@ class PartOfCollection(Collection):
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
         """The metadata of the documents."""
         return self._whole.metadata(doc_id, name)
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether any document of the whole collection may have this metadatum."""
+        return self._whole.has_metadata(name)
 
 
 class SubsetCollection(PartOfCollection):

@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmkcli.errors import UsageError
 
-PATH, TYPE, DATE = "path", "type", "date"
+if TYPE_CHECKING:
+    from lmkcli.data.collection import Collection
+
+PATH, TYPE, DATE = OF_FILES = "path", "type", "date"
 _CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>)\s*([^\s<=>].*?)\s*")
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 # Not all that float() reads: names such as Nan, and 1_2, which is a text
@@ -113,32 +116,25 @@ def _number(value: Value) -> float | None:
 
 
 class MetadataFilter:
-    """Whether documents fulfil all of some conditions; `metadata` is that of their collection."""
+    """Whether documents of a collection fulfil all of some conditions."""
 
-    def __init__(
-        self, where: Sequence[str], metadata: Callable[[str, str], Sequence[Value]]
-    ) -> None:
+    def __init__(self, where: Sequence[str], collection: "Collection") -> None:
         self.where = tuple(where)
         self._conditions = [Condition.parse(text) for text in where]
-        self._metadata = metadata
-        self._known: set[str] = set()  # names that a document has had so far
+        self._collection = collection
 
     def accepts(self, doc_id: str) -> bool:
         """Whether a document fulfils all conditions. A document without the metadatum does not."""
-        accepted = True
-        for condition in self._conditions:
-            if values := self._metadata(doc_id, condition.name):
-                self._known.add(condition.name)
-            accepted = accepted and condition.holds(values)
-        return accepted
+        metadata = self._collection.metadata
+        return all(each.holds(metadata(doc_id, each.name)) for each in self._conditions)
 
     def check_names(self) -> None:
-        """Raise UnfitCondition if a name is that of no metadatum of the documents so far."""
+        """Raise UnfitCondition if a name is that of no metadatum of any document of the collection."""
         for condition in self._conditions:
-            if condition.name not in self._known:
+            if not self._collection.has_metadata(condition.name):
                 raise UnfitCondition(
-                    f"where {str(condition)!r}: no document in the ranking has {condition.name!r}; use path, "
-                    "type, date or a field of the records"
+                    f"where {str(condition)!r}: no document has {condition.name!r}; use path, type, date or "
+                    "a field of the records"
                 )
 
 

@@ -820,7 +820,8 @@ class Search(
                     done.lines,
                     done.without_hits,
                     done.cut,
-                    unfindable=lacking,
+                    done.cut_pairs,
+                    lacking,
                 )
             if shards:
                 shards.check_whole()  # before an older run is removed

@@ -4,9 +4,9 @@ The hits are those of the whole ranking of the index that fulfil all conditions,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import islice
 from pathlib import Path
-
-import numpy as np
 
 from lmkcli.artifact.artifact import Artifact, open_artifact
 from lmkcli.artifact.kinds import IndexManifest, Manifest, Origin, VectorsManifest
@@ -14,12 +14,13 @@ from lmkcli.data.collection import Collection, Doc, Query, open_collection
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words
+from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words, unfindable
 from lmkcli.retrieval.index_folder import CollectionStamp, finished_index
+from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.store import parts
 from lmkcli.text.query_words import QueryWords
 
-_EMPTY = Ranking([], np.zeros(0, np.float32))
+HITS_AT_ONCE = 1 << 22  # of all rankings that are in memory together: those of a filter can be deep
 
 
 class FilteredIndex:
@@ -37,7 +38,7 @@ class FilteredIndex:
         deepest: int | None = None,
     ) -> None:
         """`conditions`: the filter that `accepts` asks, whose names are checked if nothing is found."""
-        self._index, self._accepts, self._conditions = index, accepts, conditions
+        self._index, self._accepts, self._conditions = index, cache(accepts), conditions
         self._deepest, self.complete = deepest, True
 
     @property
@@ -50,33 +51,49 @@ class FilteredIndex:
     def search(self, queries: list[Query], k: int) -> Run:
         """Rank the k best accepted documents for each query.
 
-        Raises UnfitCondition if no document is accepted, and none of those in the ranking has a metadatum of
-        a name in the conditions, and for conditions that do not fit the values of the documents.
+        Only the queries that lack documents are searched again, deeper. So the ranking of a query does not
+        depend on the queries that are searched together with it, even if the scores depend on the depth, as
+        those of a fusion do. Raises UnfitCondition if no document is accepted, and no document of the
+        collection has a metadatum of a name in the conditions, and for conditions that do not fit the values.
         """
-        deepest = self._deepest
-        depth = 8 * k if deepest is None else min(8 * k, deepest)
-        while True:
-            run = self._index.search(queries, depth)
-            whole = [run.rankings.get(query.id, _EMPTY) for query in queries]
-            kept = [self._kept(ranking) for ranking in whole]
-            short = any(
-                len(part.doc_ids) < k and len(ranking.doc_ids) >= depth
-                for part, ranking in zip(kept, whole, strict=True)
-            )
-            if not short or (deepest is not None and depth >= deepest):
+        depth, pending = self._limited(8 * k), queries
+        found, cut_pairs = dict[str, Ranking](), dict[str, int]()
+        cut, tag, some = frozenset[str](), self._index.info.kind, False
+        while pending:
+            short: list[Query] = []
+            at_once = max(1, HITS_AT_ONCE // depth)
+            for first in range(0, len(pending), at_once):
+                batch = pending[first : first + at_once]
+                run = self._index.search(batch, depth)
+                tag, cut, cut_pairs = run.tag, cut | run.cut, {**cut_pairs, **run.cut_pairs}
+                for query in batch:
+                    if (ranking := run.rankings.get(query.id)) is None:
+                        continue
+                    found[query.id] = self._accepted(ranking, k)
+                    some = some or bool(ranking.doc_ids)
+                    if len(found[query.id].doc_ids) < k and len(ranking.doc_ids) >= depth:
+                        short.append(query)
+            pending = short
+            if depth == self._deepest:
                 break
-            depth = 4 * depth if deepest is None else min(4 * depth, deepest)
-        self.complete = not short
-        nothing = not any(part.doc_ids for part in kept)
-        if self._conditions and nothing and any(ranking.doc_ids for ranking in whole):
+            depth = self._limited(4 * depth)
+        self.complete = not pending
+        if self._conditions and some and not any(each.doc_ids for each in found.values()):
             self._conditions.check_names()
-        pairs = zip(queries, kept, strict=True)
-        rankings = {query.id: part.cut(k) for query, part in pairs if query.id in run.rankings}
-        return Run(rankings, run.tag, run.unscored, run.cut, run.cut_pairs)
+        return Run(found, tag, cut=cut, cut_pairs=cut_pairs)
 
-    def _kept(self, ranking: Ranking) -> Ranking:
-        places: Sequence[int] = [i for i, name in enumerate(ranking.doc_ids) if self._accepts(name)]
-        return Ranking([ranking.doc_ids[i] for i in places], ranking.scores[[*places]])
+    def _limited(self, depth: int) -> int:
+        return depth if self._deepest is None else min(depth, self._deepest)
+
+    def _accepted(self, ranking: Ranking, k: int) -> Ranking:
+        """The first k accepted documents of a ranking."""
+        names = enumerate(ranking.doc_ids)
+        places = [*islice((place for place, name in names if self._accepts(name)), k)]
+        return Ranking([ranking.doc_ids[place] for place in places], ranking.scores[places])
+
+    def unfindable(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids that the whole index cannot return."""
+        return unfindable(self._index, ids)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of the index."""
@@ -92,14 +109,18 @@ class FilteredIndex:
 
 
 def filtered(
-    index: Index, where: Sequence[str], parts: Mapping[str, Artifact[Manifest] | None], chunks: bool
+    index: Index,
+    where: Sequence[str],
+    parts: Mapping[str, Artifact[Manifest] | None],
+    settings: OpenSettings,
 ) -> FilteredIndex:
-    """An index of some parts, whose hits fulfil all conditions; `chunks` if it ranks chunks (`doc#number`).
+    """An index of some parts, opened with these settings, whose hits fulfil all conditions.
 
     Raises UsageError if the parts do not record one collection with metadata, and Mismatch if the files of
     this collection have changed since.
     """
-    conditions = MetadataFilter(where, recorded_collection(parts).metadata)
+    conditions = MetadataFilter(where, recorded_collection(parts, settings.vectors))
+    chunks = settings.level == "chunk"
 
     def accepts(name: str) -> bool:
         return conditions.accepts(name.rpartition("#")[0] if chunks else name)
@@ -107,13 +128,17 @@ def filtered(
     return FilteredIndex(index, accepts, conditions)
 
 
-def recorded_collection(parts: Mapping[str, Artifact[Manifest] | None]) -> Collection:
+def recorded_collection(
+    parts: Mapping[str, Artifact[Manifest] | None], moved: str = ""
+) -> Collection:
     """The collection that indexes record, by their names; an artifact is None if lmk did not make it.
+
+    `moved` is the new location of the vectors of the indexes, if they were moved.
 
     Raises UsageError if they record none or several, and Mismatch if its files have changed since.
     """
-    origins = {name: None if part is None else _origin(part) for name, part in parts.items()}
-    found: dict[str, Collection] = {}
+    origins = {name: None if part is None else _origin(part, moved) for name, part in parts.items()}
+    found: list[Collection] = []
     for name, origin in origins.items():
         if origin is None or not origin.name:
             raise UsageError(
@@ -124,20 +149,25 @@ def recorded_collection(parts: Mapping[str, Artifact[Manifest] | None]) -> Colle
             raise UsageError(
                 f"where: the documents of {name} are in no files, so lmk has no metadata to filter them"
             )
-        collection = found.setdefault(origin.name, open_collection(origin.name))
+        collection = open_collection(origin.name)
         if collection.file_stats() != origin.stamp:
             raise Mismatch(
                 f"where: the files of the collection have changed since {name} was made, so its documents "
                 "may have other metadata now; run lmk update first"
             )
-    if len(found) > 1:
+        found.append(collection)
+    # Collections of the same documents can have other names: those of other splits, or without queries.
+    first = found[0]
+    if any(
+        (each.settings, each.file_stats()) != (first.settings, first.file_stats()) for each in found
+    ):
         raise UsageError(
             f"where: {' and '.join(origins)} are indexes of different collections; filter one of them"
         )
-    return next(iter(found.values()))
+    return first
 
 
-def _origin(artifact: Artifact[Manifest]) -> Origin | None:
+def _origin(artifact: Artifact[Manifest], moved: str) -> Origin | None:
     """The collection of vectors or of an index, and the state of its files; None if none is recorded."""
     described, folder = artifact.manifest, artifact.folder
     if isinstance(described, VectorsManifest):
@@ -146,8 +176,8 @@ def _origin(artifact: Artifact[Manifest]) -> Origin | None:
     if not isinstance(described, IndexManifest):
         return None
     if described.identity.collection is None:
-        vectors = Path(folder, described.facts.vectors)
-        return _origin(open_artifact(vectors, VectorsManifest, IndexManifest))
+        vectors = Path(moved or folder / described.facts.vectors)
+        return _origin(open_artifact(vectors, VectorsManifest), moved)
     of = finished_index(open_artifact(artifact, IndexManifest)).record.of
     stamp = of.stamp if isinstance(of, CollectionStamp) else {}
     return Origin(name=described.identity.collection.name, stamp=stamp)

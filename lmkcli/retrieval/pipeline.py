@@ -48,7 +48,7 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
     if stages.where:
         known = {str(path): stages.artifacts.get(path) for path in stages.paths}
-        index = filtered(index, stages.where, known, chunks=settings.level == "chunk")
+        index = filtered(index, stages.where, known, settings)
     if stages.rerank is not None:
         reranker = _open_reranker(stages.opened(stages.rerank), settings)
         return RerankedIndex(index, reranker, stages.reranking)

@@ -133,7 +133,10 @@ def relevant(index: Index, spelling: str, queries: list[Query]) -> Relevant:
         return Relevant()
     asked = {query.id for query in queries}
     named = (qrel for qrel in collection.qrels() if qrel.grade > 0 and qrel.query_id in asked)
-    ids = [*dict.fromkeys(qrel.doc_id for qrel in named)]
+    try:
+        ids = [*dict.fromkeys(qrel.doc_id for qrel in named)]
+    except DataError:  # a search of all queries needs no judgements, and lmk eval tells their fault
+        return Relevant()
     return Relevant(len(ids), tuple(unfindable(index, ids)))
 
 
@@ -254,8 +257,9 @@ def counts_of(path: Path, queries: int) -> RunCounts:
         for line in stream.file:
             lines += 1
             answered.add(line.partition(b" ")[0])
-    cut = read_manifest(path).facts.cut_queries or 0
-    return RunCounts(queries, lines, queries - len(answered), cut=cut)
+    facts = read_manifest(path).facts
+    cut, cut_pairs = facts.cut_queries or 0, facts.cut_pairs or 0
+    return RunCounts(queries, lines, queries - len(answered), cut=cut, cut_pairs=cut_pairs)
 
 
 def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:

@@ -93,7 +93,8 @@ def test_pairs_that_a_cross_encoder_cuts_are_counted(
     assert long > 1
     assert f"{long} pairs of a query and a document cut" in done.err
     assert json.loads(Path(f"{run}.json").read_text())["facts"]["cut_pairs"] == long
-    assert json.loads(lmk(*words, "--json", "-o", tmp_path / "j.trec").out)["cut_pairs"] == long
+    for _ in range(2):  # the second command finds the run
+        assert json.loads(lmk(*words, "--json", "-o", tmp_path / "j.trec").out)["cut_pairs"] == long
     asked = lmk(
         "search", tmp_path / "bm25", "-q", 2 * LONG, "--rerank-model", model, "--server", "none"
     )

@@ -97,3 +97,12 @@ def test_unjudged_queries_lack_nothing(
     done = lmk("search", tmp_path / "v", tmp_path / "q.jsonl", "--all-queries", "-o", run)
     assert "cannot be found" not in done.err
     assert recorded(run) == 0
+
+
+def test_a_search_of_all_queries_needs_no_judgements(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    (tmp_path / "qrels").write_text("damaged\n")
+    queries = f"{beir / 'corpus.jsonl'},queries={beir / 'queries.jsonl'},qrels={tmp_path / 'qrels'}"
+    words = ("search", tmp_path / "bm25", queries, "-o", tmp_path / "r.trec")
+    assert "is not a judgement" in lmk(*words, code=3).err
+    lmk(*words, "--all-queries")

@@ -35,7 +35,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
-from lmkcli.data.metadata import of_file
+from lmkcli.data.metadata import OF_FILES, of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import (
@@ -497,12 +497,18 @@ class FileCollection(Collection):
 
         None if no record has such a field. The first use of a name reads the whole file.
         """
-        if name not in self._metadata:
-            self._metadata[name] = self.document_metadata(name)
-        values = self._metadata[name]
+        values = self._fields_of(name)
         if not values:
             return None
         return (values[doc_id],) if doc_id in values else ()
+
+    def has_metadata(self, name: str) -> bool:
+        return name in OF_FILES or bool(self._fields_of(name))
+
+    def _fields_of(self, name: str) -> dict[str, str | float]:
+        if name not in self._metadata:
+            self._metadata[name] = self.document_metadata(name)
+        return self._metadata[name]
 
     def file_stats(self) -> dict[str, list[int]]:
         return self._file_stats

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -35,7 +36,7 @@ from lmkcli.data.filetext import (
     check_encoding,
     decode_text,
 )
-from lmkcli.data.metadata import matches, of_file
+from lmkcli.data.metadata import OF_FILES, matches, of_file
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import is_text, open_records
 from lmkcli.data.sources.file_collections import FileCollection, open_files
@@ -205,14 +206,28 @@ class FolderCollection(Collection):
         path = next((self._files[each] for each in prefixes(doc_id) if each in self._files), "")
         if not path:  # it was removed
             return ()
-        if is_table(path) and path not in self._tables:
-            self._tables[path] = self._table(path)
-        if table := self._tables.get(path):
+        if table := self._table_of(path):
             record = doc_id[len(self._opened.ids[path]) + 1 :]
             if (own := table.field_of(record, name)) is not None:
                 return own
         file = self._tree.root / path if isinstance(self._tree, DiskTree) else self._tree.root
         return of_file(file, name, path, kind_of(path))
+
+    def has_metadata(self, name: str) -> bool:
+        return name in OF_FILES or any(self._has_field(path, name) for path in self._opened.ids)
+
+    def _has_field(self, path: str, name: str) -> bool:
+        """Whether a record of a file has a field; False for a file that cannot be read."""
+        with suppress(LmkError):
+            table = self._table_of(path)
+            return bool(table and table.has_metadata(name))
+        return False
+
+    def _table_of(self, path: str) -> FileCollection | None:
+        """The records of a file, which is opened once; None for files that are no tables."""
+        if is_table(path) and path not in self._tables:
+            self._tables[path] = self._table(path)
+        return self._tables.get(path)
 
     @cached_property
     def _files(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ class DocumentsIndex:
 
     def filter(self, where: Sequence[str]) -> MetadataFilter:
         """Conditions on the files and records of the documents."""
-        return MetadataFilter(where, self._documents.metadata)
+        return MetadataFilter(where, self._documents)
 
     @cached_property
     def _documents(self) -> Collection:

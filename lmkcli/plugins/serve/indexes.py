@@ -220,11 +220,11 @@ class IndexSet:
         made = {
             name: open_artifact(path) if is_artifact(path) else None for name, path in paths.items()
         }
-        now = recorded_collection(made)
+        now = recorded_collection(made, self.settings.vectors)
         known = self._collections.get(now.name)
         if known is None or known.file_stats() != now.file_stats():
             known = self._collections[now.name] = now
-        return MetadataFilter(where, known.metadata)
+        return MetadataFilter(where, known)
 
     def _reranker(self, name: str, index: Index) -> Reranker:
         if name == MODEL and self.rerank_model:
