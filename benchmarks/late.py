@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from msgspec import structs
@@ -50,6 +50,7 @@ from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.ragged import cut, ranges
 from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.dense_codecs import DenseCodec
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import BLOCK_BYTES, Vectors
 
@@ -65,7 +66,7 @@ class Recoded:
     single = False
 
     def __init__(self, vectors: Vectors, dtype: str) -> None:
-        self._storage, self._starts = open_codec(dtype), vectors.starts
+        self._storage, self._starts = cast(DenseCodec, open_codec(dtype)), vectors.starts
         self.rows, self.total, self.dim = vectors.rows, vectors.total, vectors.dim
         coded = [self._storage.encode(block.vectors) for block in vectors]
         self._codes = {stem: np.concatenate([each[stem] for each in coded]) for stem in coded[0]}

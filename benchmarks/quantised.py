@@ -14,6 +14,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from lmkcli.retrieval.vectors.ranked_units import RankedUnits, number
 from lmkcli.retrieval.vectors.vector_index import open_query_encoder
 from lmkcli.retrieval.vectors.vector_search import RowHits
 from lmkcli.vectors.codec import open_codec
+from lmkcli.vectors.dense_codecs import DenseCodec
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors
 
@@ -44,7 +46,7 @@ class Recoded:
     single = True
 
     def __init__(self, vectors: Vectors, dtype: str) -> None:
-        self._vectors, self._storage = vectors, open_codec(dtype)
+        self._vectors, self._storage = vectors, cast(DenseCodec, open_codec(dtype))
         self.rows = self.total = vectors.rows
         self.dim = vectors.dim
         sizes = self._storage.types(self.dim).values()

@@ -19,7 +19,8 @@ import torch
 
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import resolve
-from lmkcli.models.forward import Marks, ModelOptions
+from lmkcli.models.forward import ModelOptions
+from lmkcli.pooling.reductions import Marks
 from lmkcli.spec.recipe import RecipeOptions
 
 KINDS = ("states", "lmk", "logits")

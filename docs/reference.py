@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import navigation
 import numpy as np
 import written
-from stub import is_operation, result_of
+from stub import is_operation, public, result_of
 from typer.core import TyperArgument
 from typer.main import get_command
 
@@ -142,7 +142,7 @@ def _fields(kind: type) -> str:
 
 def _results() -> str:
     """A row for each class of results: the operations that return it, and its fields."""
-    kinds = {name: getattr(lmkcli, name) for name in lmkcli.__all__}
+    kinds = {name: getattr(lmkcli, name) for name in public()}
     of: dict[Any, list[str]] = {}
     for name, kind in kinds.items():
         if is_operation(kind):

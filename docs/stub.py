@@ -22,12 +22,17 @@ HEAD = '"""The public names of lmk. `python docs/stub.py` writes this file."""'
 
 def stub() -> str:
     """The text of the stub."""
-    names = {name: getattr(lmkcli, name) for name in lmkcli.__all__}
+    names = {name: getattr(lmkcli, name) for name in public()}
     operations = {name: kind for name, kind in names.items() if is_operation(kind)}
     functions = {name: each for name, each in names.items() if "__signature__" in vars_of(each)}
     shown = [*map(_class, operations.values()), *map(_function, functions.values())]
     body = "\n\n".join(shown)
     return "\n".join([HEAD, "", *sorted({*_imports(names)}), "", "__version__: str", "", body, ""])
+
+
+def public() -> list[str]:
+    """The public names of lmk. Its stub has no list of them."""
+    return list(vars(lmkcli)["__all__"])
 
 
 def vars_of(value: Any) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def _imports(names: dict[str, Any]) -> Iterator[str]:
     yield "from typing import Any, Literal"
     yield "from lmkcli.progress import Report"
     yield "from lmkcli.spec.values import Shard"
-    module_of = {**lmkcli._MODULE_OF}
+    module_of = {**vars(lmkcli)["_MODULE_OF"]}
     for name, value in names.items():
         module = module_of.get(name) or value.__module__
         if is_operation(value):

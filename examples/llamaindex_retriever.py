@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from llama_index.core.schema import TextNode
+
 import lmkcli
 from lmkcli.integrations.llama_index import LlamaIndexRetriever
 
@@ -15,6 +17,7 @@ def main(model: str = "minilm") -> None:
     retriever = LlamaIndexRetriever(index, k=2)
     for found in retriever.retrieve("why is my drink bitter"):
         node = found.node
+        assert isinstance(node, TextNode)
         print(f"{node.ref_doc_id} {node.start_char_idx}-{node.end_char_idx}: {found.text}")
 
 
