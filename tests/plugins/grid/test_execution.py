@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,13 @@ from lmkcli.plugins.grid.steps import GridStep
 from lmkcli.progress import Report
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def own_forkserver() -> Iterator[None]:
+    """A server that has imported what a test asks for: Python starts one for all grids of a process."""
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def command(operation: Any) -> None:
@@ -150,6 +159,7 @@ def test_after_a_stop_all_commands_have_ended(tmp_path: Path, trace: Path) -> No
 
 KILLED = """
 import os, signal, sys
+from multiprocessing import forkserver
 from pathlib import Path
 from lmkcli.progress import Report
 from tests.plugins.grid.test_execution import Grid
