@@ -53,12 +53,13 @@ NEAR = 1e-5
 def by_sentence_transformers(folder: Path, side: str, texts: list[str]) -> NDArray[np.float32]:
     """Return the vectors of sentence-transformers, each text read alone by a model without a history."""
     made = []
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    fp32 = {"dtype": torch.float32}
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs=fp32)
     config = folder / "config.json"
     stateful = config.is_file() and "dynamic" in config.read_text()
     for text in texts:
         if stateful:
-            model = SentenceTransformer(str(folder), device="cpu")
+            model = SentenceTransformer(str(folder), device="cpu", model_kwargs=fp32)
         encode = getattr(model, f"encode_{side}")
         made.append(encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
     return np.stack(made)
