@@ -707,9 +707,9 @@ class Pretrain(_Pretrain):
         architecture: Create a model with random weights: a config.json, or its keys in TOML.
         tokenizer: Tokenizer of the new model: a folder or a hub name.
         init_from: Copy weights of the same name and shape from this model into the new one.
-        dev: mlm: texts to measure the accuracy of masked tokens on; repeatable.
+        dev: mlm: texts to measure the accuracy on; repeatable.
         dev_every: Steps between evaluations; 0: a tenth of all steps.
-        dev_mask: Share of masked tokens of the texts of dev. Default: as in training.
+        dev_mask: Share of masked tokens. Default: as in training.
         batches: Draw a batch from one source, or mix sources in a batch.
         sampling_temperature: Sampling of sources: in proportion to their size (1), or more evenly
             (above 1).
@@ -717,7 +717,7 @@ class Pretrain(_Pretrain):
         steps: Number of steps; 0: as many as epochs needs.
         warmup: Warm-up steps; below 1, a share of all steps.
         schedule: Schedule of the learning rate after warm-up.
-        min_lr_rate: Cosine: the learning rate at the end, as a share of lr.
+        min_lr_rate: Cosine: final learning rate, as a share of lr.
         weight_decay: Weight decay of AdamW, for matrices only.
         adam_betas: Betas of AdamW.
         adam_epsilon: Epsilon of AdamW.
@@ -844,7 +844,7 @@ class Search(_Search):
         question: Search for one question and print its hits.
         interactive: Read questions from standard input and answer each.
         k: Number of documents per query. Default: 1000; 10 with -q.
-        where: Filter: type=pdf, path=mail/**, date>=2026, or a field of records; repeatable.
+        where: Filter, such as type=pdf or date>=2026; repeatable.
         others: Another index or run to fuse; repeatable.
         fuse: Fusion: rrf, rrf:60, linear, linear:0.3,0.7; tune:dev chooses it on split dev.
         rerank: Rerank the top documents with the vectors in this folder.
@@ -1161,7 +1161,7 @@ class Train(_Train):
         steps: Number of steps; 0: as many as epochs needs.
         warmup: Warm-up steps; below 1, a share of all steps.
         schedule: Schedule of the learning rate after warm-up.
-        min_lr_rate: Cosine: the learning rate at the end, as a share of lr.
+        min_lr_rate: Cosine: final learning rate, as a share of lr.
         weight_decay: Weight decay of AdamW, for matrices only.
         adam_betas: Betas of AdamW.
         adam_epsilon: Epsilon of AdamW.

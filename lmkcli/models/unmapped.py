@@ -16,9 +16,8 @@ from transformers import modeling_utils
 from lmkcli.models.weight_files import weight_files
 from lmkcli.system.hardware import free_memory
 
-_LOADING = (
-    threading.RLock()
-)  # one thread at a time replaces and restores the function of transformers
+# One thread at a time replaces and restores the function of transformers
+_LOADING = threading.RLock()
 
 
 @contextmanager

@@ -365,7 +365,7 @@ class QueryOptions(Settings):
     where: Annotated[
         list[str] | None,
         Flag(
-            "Filter: type=pdf, path=mail/**, date>=2026, or a field of records; repeatable.",
+            "Filter, such as type=pdf or date>=2026; repeatable.",
             metavar="CONDITION",
             often=True,
             suggest_for="--filter --type --glob --since",

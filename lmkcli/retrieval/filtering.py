@@ -142,8 +142,8 @@ def recorded_collection(
     for name, origin in origins.items():
         if origin is None or not origin.name:
             raise UsageError(
-                f"where: {name} records no collection, so lmk cannot filter its documents; build the index "
-                "with lmk index"
+                f"where: {name} records no collection, so lmk cannot filter its documents; search an "
+                "index or vectors that lmk made"
             )
         if not origin.stamp:
             raise UsageError(

@@ -5,7 +5,7 @@
 An engine writes into a new, numbered subfolder. Until the engine has finished, the subfolder has a temporary
 name, and everything in it is unfinished work. Its last file is `files.json`: size and sha256 of each other
 file. lmk removes only the files that such a list names. `built.json` is written last, and makes the index
-complete: (`IndexRecord`).
+complete (`IndexRecord`).
 """
 
 import json

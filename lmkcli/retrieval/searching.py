@@ -118,8 +118,8 @@ class Relevant(NamedTuple):
         return (
             f"{len(self.unfindable):,} of {self.total:,} relevant chunks or documents cannot be found: "
             f"{path} does not contain {self.unfindable[0]}"
-            f"{' and others' if len(self.unfindable) > 1 else ''}; encode whole documents of the same "
-            "collection, and rank chunks (--level chunk) if chunks are judged"
+            f"{' and others' if len(self.unfindable) > 1 else ''}; use an index of the same "
+            "collection with whole documents, and rank chunks (--level chunk) if chunks are judged"
         )
 
 

@@ -68,7 +68,7 @@ class LoopSettings(Settings):
     min_lr_rate: Annotated[
         float,
         Flag(
-            "Cosine: the learning rate at the end, as a share of --lr.",
+            "Cosine: final learning rate, as a share of --lr.",
             min=0,
             suggest_for="--min-lr",
         ),
@@ -243,19 +243,12 @@ class TrainSettings(LoopSettings, PoolerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevSettings(Settings):
-    """Settings for evaluating a model during its training."""
+class DevelopmentSettings(Settings):
+    """What a training is evaluated on, and how often; a subclass says what `dev` names."""
 
     panel: ClassVar[str] = "Development set"
-    dev: Annotated[
-        list[str] | None,
-        Flag(
-            "A judged collection to evaluate on; repeatable.",
-            often=True,
-            role="collection",
-            suggest_for="--eval --validation --dev-set",
-        ),
-    ] = None
+    remedy: ClassVar[str] = "add a collection"
+    dev: list[str] | None = None
     dev_every: Annotated[
         int,
         Flag(
@@ -265,6 +258,30 @@ class DevSettings(Settings):
             suggest_for="--eval-every",
         ),
     ] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # the fields of the group, also if it is a part of an operation
+        group = next(kind for kind in type(self).__mro__ if DevelopmentSettings in kind.__bases__)
+        given = [f.name for f in fields(group) if getattr(self, f.name) != f.default]
+        if given and not self.dev:
+            flag = given[0].replace("_", "-")
+            raise UsageError(f"--{flag} has no effect without --dev; {self.remedy}, or drop it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings(DevelopmentSettings):
+    """Settings for evaluating a model during its training."""
+
+    dev: Annotated[
+        list[str] | None,
+        Flag(
+            "A judged collection to evaluate on; repeatable.",
+            often=True,
+            role="collection",
+            suggest_for="--eval --validation --dev-set",
+        ),
+    ] = None
     dev_measure: Annotated[
         str,
         Flag(
@@ -282,13 +299,6 @@ class DevSettings(Settings):
             suggest_for="--early-stopping",
         ),
     ] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = [f.name for f in fields(DevSettings) if getattr(self, f.name) != f.default]
-        if given and not self.dev:
-            flag = given[0].replace("_", "-")
-            raise UsageError(f"--{flag} has no effect without --dev; add a collection, or drop it")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ ROOT: Any = typer.main.get_command(app)
 LONGEST = {
     "encode": 89,
     "index": 74,
-    "search": 105,
+    "search": 104,
     "train": 128,
-    "pretrain": 108,
+    "pretrain": 105,
     "serve": 78,
     "": 70,
 }

@@ -11,7 +11,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import Flag, Settings
-from lmkcli.training.train_settings import PretrainSettings
+from lmkcli.training.train_settings import DevelopmentSettings, PretrainSettings
 
 
 @dataclass(frozen=True)
@@ -53,38 +53,22 @@ class NewModelOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOutOptions(Settings):
+class HeldOutOptions(DevelopmentSettings):
     """Texts on which the accuracy of masked tokens is measured during a pre-training."""
 
-    panel: ClassVar[str] = "Development set"
+    remedy: ClassVar[str] = "add texts"
     dev: Annotated[
         list[str] | None,
         Flag(
-            "mlm: texts to measure the accuracy of masked tokens on; repeatable.",
+            "mlm: texts to measure the accuracy on; repeatable.",
             role="collection",
             suggest_for="--eval --validation --validation-file --dev-set",
         ),
     ] = None
-    dev_every: Annotated[
-        int,
-        Flag(
-            "Steps between evaluations; 0: a tenth of all steps.",
-            min=0,
-            aliases="--eval-steps",
-            suggest_for="--eval-every",
-        ),
-    ] = 0
     dev_mask: Annotated[
         float | None,
-        Flag("Share of masked tokens of the texts of --dev.", min=0, max=1, shown="as in training"),
+        Flag("Share of masked tokens.", min=0, max=1, shown="as in training"),
     ] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, default in (("dev_every", 0), ("dev_mask", None)):
-            if getattr(self, name) != default and not self.dev:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} has no effect without --dev; add texts, or drop it")
 
 
 @dataclass(frozen=True)

@@ -475,6 +475,7 @@ def test_a_signal_ends_the_start(indexes: Path, seconds: int, own_runtime_folder
     line = [sys.executable, "-m", "lmkcli.cli.main", "serve", str(indexes / "chunks"), "--port=0"]
     process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not _handles(process.pid, signal.SIGTERM):  # earlier, Python itself dies from it
+        assert process.poll() is None
         time.sleep(0.01)
     time.sleep(seconds / 3)
     process.terminate()
