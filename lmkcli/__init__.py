@@ -8,7 +8,7 @@ lmkcli` is fast. docs/python.md shows examples.
 import warnings
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "Analyze",
