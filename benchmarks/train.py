@@ -39,12 +39,13 @@ from transformers import (
 from lmkcli.models.devices import TORCH_DTYPES
 from lmkcli.models.lookup import read_model
 from lmkcli.plugins.pretrain import pretraining_job
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
+from lmkcli.plugins.pretrain.pretraining_request import BaseModelSpec
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import training_run as execution
-from lmkcli.training.request import BaseModelSpec
-from lmkcli.training.train_settings import PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
 

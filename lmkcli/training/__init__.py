@@ -1,1 +1,1 @@
-"""Data and a model to a better model: training and pre-training."""
+"""Data and a model to a better model: examples, losses and the loop of training."""

@@ -4,13 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli import catalog
-from lmkcli.artifact import manifest
-from lmkcli.catalog import Config
-from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import (
     ResolvedRecipe,
     check_gran,
@@ -18,11 +14,8 @@ from lmkcli.encoding.resolution import (
     representation_of,
     resolve,
 )
-from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
+from lmkcli.encoding.sentence_folder import check_trainable, resolve_whole
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.models.lookup import usable_models
-from lmkcli.models.model_files import read_architecture
-from lmkcli.models.model_folder import row_of
 from lmkcli.spec.option import options
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.spec.values import EACH_CHUNK, FULL, WHOLE_TEXT, Granularities, Granularity, Window
@@ -33,7 +26,6 @@ from lmkcli.training.losses import LossNotation
 from lmkcli.training.train_settings import (
     POOLER_SETTINGS,
     LoopSettings,
-    PretrainSettings,
     TrainSettings,
     check_dims,
     read_dims,
@@ -54,32 +46,6 @@ class ResolvedTraining(NamedTuple):
     teacher: ResolvedRecipe | None
 
 
-class BaseModelSpec(NamedTuple):
-    """The encoder to start from: an existing model, or a new model with an architecture."""
-
-    options: RecipeOptions
-    architecture: Path | None = None
-    tokenizer: str = ""
-    init_from: str = ""
-
-    @property
-    def grans(self) -> tuple[Granularity, ...]:
-        """The granularities in the options."""
-        return _grans(self.options)
-
-    @property
-    def first(self) -> RecipeOptions:
-        """The options with only the first granularity."""
-        return _with_first(self.options)
-
-
-class ResolvedPretraining(NamedTuple):
-    """A checked pre-training request. `resolved` is None for a new model, which does not exist yet."""
-
-    sources: tuple[Source, ...]
-    resolved: ResolvedRecipe | None
-
-
 def resolve_training(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
 ) -> ResolvedTraining:
@@ -96,9 +62,9 @@ def resolve_training(
         if source.blocks is not None:
             raise UsageError(f"'{source.name}': blocks is for lmk pretrain; drop it")
     _check_positions(options)
-    resolved = _resolve(_with_first(options), offline)
+    resolved = _resolve(with_first_gran(options), offline)
     doc = resolved.recipe.doc
-    grans = tuple(check_gran(doc.pool, each, doc.unit, doc.window) for each in _grans(options))
+    grans = tuple(check_gran(doc.pool, each, doc.unit, doc.window) for each in grans_of(options))
     check_trainable(
         published_model(resolved)
     )  # fails if the result cannot be written as a model folder
@@ -180,33 +146,6 @@ def _teacher(
     return found._replace(recipe=replace(found.recipe, doc=windows))
 
 
-def resolve_pretraining(
-    sources: Sequence[str],
-    base_model: BaseModelSpec,
-    settings: PretrainSettings,
-    offline: bool = False,
-) -> ResolvedPretraining:
-    """Check a pre-training request. Its texts are read and tokenized later.
-
-    Raises UsageError and DataError for invalid requests.
-    """
-    check_installed(settings, "lmk pretrain")
-    parsed = tuple(parse_source(each) for each in sources)
-    check_sources(parsed)
-    _check_base_model(base_model)
-    for name in (source.name for source in parsed):
-        if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
-            open_collection(name)
-    if base_model.architecture:
-        check_encoder(read_architecture(base_model.architecture), settings.objective)
-        return ResolvedPretraining(parsed, None)
-    resolved = resolve_whole(base_model.first, offline)
-    check_encoder(resolved.folder.config, settings.objective)
-    check_exportable(resolved)
-    check_layout(resolved, base_model.grans, settings, any(joined_sources(parsed, settings)))
-    return ResolvedPretraining(parsed, resolved)
-
-
 def check_installed(settings: LoopSettings, command: str) -> None:
     """Raise MissingExtra or UsageError if a library of training is missing or the launcher unsupported."""
     if find_spec("accelerate") is None:
@@ -222,11 +161,13 @@ def check_installed(settings: LoopSettings, command: str) -> None:
         tensorboard.check_installed()
 
 
-def _grans(options: RecipeOptions) -> tuple[Granularity, ...]:
+def grans_of(options: RecipeOptions) -> tuple[Granularity, ...]:
+    """Return the granularities in the options."""
     return options.gran.values if options.gran else ()
 
 
-def _with_first(options: RecipeOptions) -> RecipeOptions:
+def with_first_gran(options: RecipeOptions) -> RecipeOptions:
+    """Return the options with only the first granularity."""
     return replace(options, gran=Granularities(options.gran.values[0]) if options.gran else None)
 
 
@@ -299,84 +240,6 @@ def _check_chunks(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
         )
     if doc.by_chunk and settings.skip_positions:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
-
-
-def check_encoder(config: Config, objective: str) -> None:
-    """Raise UsageError if the objective does not train encoders of this configuration."""
-    row, kind = catalog.PRETEXTS[objective], row_of(config)
-    if row.models and kind.name not in row.models:
-        others = [name for name, other in catalog.PRETEXTS.items() if not other.models]
-        raise UsageError(
-            f"--objective {objective} is for models of the kind {' or '.join(row.models)} only; for other "
-            f"encoders use {' or '.join(others)}"
-        )
-    if not row.models and not kind.token_states(config):
-        own = [name for name, other in catalog.PRETEXTS.items() if kind.name in other.models]
-        advice = f"use {' or '.join(own)}" if own else "use another model"
-        raise UsageError(
-            f"--objective {objective} predicts masked tokens from the states of tokens, which models of the "
-            f"kind {kind.name} do not keep; {advice}"
-        )
-
-
-def _check_base_model(base_model: BaseModelSpec) -> None:
-    """Raise UsageError unless exactly one of a new and an existing model is given."""
-    if base_model.architecture:
-        if base_model.options.model or not base_model.tokenizer:
-            raise UsageError(
-                "--architecture creates a new model; add --tokenizer, and drop -m/--model"
-            )
-        return
-    if base_model.tokenizer or base_model.init_from:
-        raise UsageError(
-            "--tokenizer and --init-from are for a new model; add --architecture, or drop them"
-        )
-    if not base_model.options.model:
-        raise UsageError(
-            f"no model is given; add -m/--model (for instance {' or '.join(usable_models())}), or "
-            "--architecture with --tokenizer for a new model"
-        )
-
-
-def check_sources(sources: Sequence[Source]) -> None:
-    """Raise UsageError for options of a source that have no effect on pre-training."""
-    for source in sources:
-        if source != Source(source.name, source.weight, blocks=source.blocks):
-            raise UsageError(
-                f"'{source.name}': pre-training uses only the options weight and blocks of a source; drop "
-                "the others"
-            )
-
-
-def joined_sources(sources: Sequence[Source], settings: PretrainSettings) -> list[bool]:
-    """Return which sources are joined and cut into blocks: the option of a source goes before --blocks."""
-    return [settings.blocks if one.blocks is None else one.blocks for one in sources]
-
-
-def check_layout(
-    resolved: ResolvedRecipe,
-    grans: tuple[Granularity, ...],
-    settings: PretrainSettings,
-    blocks: bool,
-) -> tuple[Granularity, ...]:
-    """Return the granularities in canonical form. Raises UsageError for unsupported combinations.
-
-    `blocks` tells whether texts are joined.
-    """
-    doc = resolved.recipe.doc
-    grans = tuple(check_gran(doc.pool, each) for each in grans or filter(None, [doc.gran]))
-    if len(grans) > 1 and not all(gran.tokens for gran in grans):
-        raise UsageError(
-            f"--gran {','.join(grans)}: with several granularities, lmk draws a length for each chunk; "
-            "write only numbers of tokens"
-        )
-    if blocks and grans and not grans[0].tokens:
-        raise UsageError(
-            f"--gran {grans[0]} cannot split the joined texts of --blocks; drop one of the two flags"
-        )
-    if settings.official_quirks and doc.pool != "lmk":
-        raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
-    return grans
 
 
 def published_model(resolved: ResolvedRecipe) -> ResolvedRecipe:

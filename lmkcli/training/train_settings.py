@@ -1,4 +1,4 @@
-"""The settings of training and pre-training, declared like those of other commands (spec/settings.py)."""
+"""The settings of training, declared like those of other commands (spec/settings.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +12,7 @@ from lmkcli.spec.values import AUTO, is_count
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
-    """Settings that training and pre-training share."""
+    """The settings of every training loop; pre-training shares them."""
 
     panel: ClassVar[str] = "Training"
     batch_size: Annotated[
@@ -239,7 +239,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         from lmkcli.training.losses import LossNotation  # imports msgspec
 
         used = LossNotation.parse(self.loss).flags
-        _check_settings(self, catalog.OBJECTIVES, f"--loss {self.loss}", used)
+        check_objective_settings(self, catalog.OBJECTIVES, f"--loss {self.loss}", used)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,99 +301,8 @@ class DevSettings(DevelopmentSettings):
     ] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainSettings(LoopSettings):
-    """Settings for pre-training an encoder; None selects the objective's default."""
-
-    batch_size: Annotated[
-        int,
-        Flag(
-            "Texts per batch, over all processes.",
-            min=1,
-            often=True,
-            suggest_for="--per-device-train-batch-size --train-batch-size",
-        ),
-    ] = 32
-    batches: Annotated[
-        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
-    ] = "mixed"
-    epochs: Annotated[
-        float,
-        Flag(
-            "Passes over the texts, unless --steps is given.",
-            min=0,
-            often=True,
-            aliases="--num-train-epochs --num-epochs",
-        ),
-    ] = 1.0
-    lr: Annotated[
-        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
-    ] = 1e-4
-    objective: Annotated[
-        str,
-        Flag(
-            "The objective: mlm, retromae, dupmae and others (lmk show pretexts).",
-            often=True,
-            aliases="--loss",
-            suggest_for="--task",
-        ),
-    ] = "mlm"
-    blocks: Annotated[
-        bool,
-        Flag("Join texts and cut them into blocks of --max-length, instead of truncating each."),
-    ] = False
-    mask: Annotated[
-        float | None,
-        Flag(
-            "Share of tokens masked in the encoder's input.",
-            min=0,
-            max=1,
-            shown="0.3; tite: 0",
-            aliases="--mlm-probability --mask-probability --encoder-mask",
-        ),
-    ] = None
-    whole_words: Annotated[
-        bool | None,
-        Flag(
-            "Mask whole words instead of single tokens.",
-            shown="whole words; tite: any",
-            suggest_for="--whole-word-masking --wwm",
-        ),
-    ] = None
-    decoder_mask: Annotated[
-        float | None,
-        Flag(
-            "Share of the text hidden from the decoder for each predicted token.",
-            min=0,
-            max=1,
-            shown="0.5",
-        ),
-    ] = None
-    mask_pool: Annotated[
-        int | None,
-        Flag("retromae, dupmae: masks drawn for each text.", min=1, shown="256"),
-    ] = None
-    query_stream: Annotated[
-        Literal["embedded", "raw"] | None,
-        Flag(
-            "retromae, dupmae: the decoder's queries pass through the encoder's embeddings (DupMAE), or "
-            "have positions added (RetroMAE).",
-            shown="embedded",
-        ),
-    ] = None
-    official_quirks: Annotated[
-        bool, Flag("lmk: chunk the special tokens with the text, so that CLS occurs twice.")
-    ] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        catalog.PRETEXTS.check(self.objective)
-        used = frozenset(catalog.PRETEXTS[self.objective].settings)
-        _check_settings(self, catalog.PRETEXTS, f"--objective {self.objective}", used)
-
-
-def _check_settings(
-    settings: TrainSettings | PretrainSettings,
+def check_objective_settings(
+    settings: LoopSettings,
     table: catalog.Catalog[catalog.ObjectiveRow],
     chosen: str,
     used: frozenset[str],

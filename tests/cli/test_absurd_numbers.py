@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.training.train_settings import DevSettings, PretrainSettings, TrainSettings
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
+from lmkcli.training.train_settings import DevSettings, TrainSettings
 from tests import levels, tiny
 from tests.conftest import Lmk
 

@@ -7,11 +7,12 @@ from typing import Annotated, ClassVar
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination
 from lmkcli.operations.train import ModelOutput, Trained, plan_training
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import Flag, Settings
-from lmkcli.training.train_settings import DevelopmentSettings, PretrainSettings
+from lmkcli.training.train_settings import DevelopmentSettings
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Pretrain(
                 f"--dev measures the accuracy of masked tokens, which --objective {self.objective} does not "
                 "have; use --objective mlm, or drop it"
             )
-        from lmkcli.training.request import BaseModelSpec, resolve_pretraining
+        from lmkcli.plugins.pretrain.pretraining_request import BaseModelSpec, resolve_pretraining
 
         base_model = BaseModelSpec(recipe, self.architecture, self.tokenizer, self.init_from)
         request = resolve_pretraining(self.sources, base_model, settings, self.offline)

@@ -39,6 +39,15 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
+from lmkcli.plugins.pretrain.pretraining_request import (
+    BaseModelSpec,
+    ResolvedPretraining,
+    check_layout,
+    check_sources,
+    joined_sources,
+    resolve_pretraining,
+)
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
@@ -49,17 +58,8 @@ from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.development import Dev
 from lmkcli.training.loop.trainer import TrainingTask
 from lmkcli.training.loop.training_run import MACHINE, Start, budget
-from lmkcli.training.request import (
-    BaseModelSpec,
-    ResolvedPretraining,
-    check_layout,
-    check_sources,
-    joined_sources,
-    resolve_pretraining,
-)
 from lmkcli.training.step import trainable
 from lmkcli.training.step.gradients import enable_gradient_checkpointing
-from lmkcli.training.train_settings import PretrainSettings
 
 _PROBE = 2  # number of texts in the forward pass that finds unused weights
 

@@ -26,13 +26,13 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
+from lmkcli.plugins.pretrain.pretraining_request import check_encoder
 from lmkcli.plugins.tite import pretexts as tite
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.pooling.placement import Input
-from lmkcli.training.request import check_encoder
 from lmkcli.training.step.gradients import Budget
-from lmkcli.training.train_settings import PretrainSettings
 from tests import levels
 
 Parity = Callable[[str], Path]

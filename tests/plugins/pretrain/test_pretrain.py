@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.plugins.pretrain.pretraining_job import BaseModelSpec, plan
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training.data.sampling import ExampleBatch
-from lmkcli.training.train_settings import PretrainSettings
 from tests import tiny
 from tests.conftest import Lmk
 

@@ -18,6 +18,7 @@ from lmkcli.encoding import artifacts, jobs
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.plugins.pretrain.masked_batches import drawn_ends
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.plugins.pretrain.pretraining_job import (
     BaseModelSpec,
     PretrainJob,
@@ -30,7 +31,7 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.training import training_job as train_planning
 from lmkcli.training.loop.training_run import Start, run
-from lmkcli.training.train_settings import PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -8,10 +8,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lmkcli.errors import UsageError
 from lmkcli.plugins.pretrain import pretraining_job
+from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import tensorboard
-from lmkcli.training.train_settings import PretrainSettings, TrainSettings
+from lmkcli.training.train_settings import TrainSettings
 
 
 def test_where_it_is_missing_its_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
