@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmkcli.training.loop.development import Dev
     from lmkcli.training.loop.dry_run import DryRun, DryRunJob
     from lmkcli.training.training_job import TrainJob
+    from lmkcli.training.training_record import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +63,14 @@ class TrainPlan(Trained):
         shown = [[text._asdict() for text in example] for example in self.rehearsal.shown]
         return {**self.rehearsal._asdict(), "shown": shown}
 
-    def __str__(self) -> str:
-        """The placed examples, one per line."""
-        lines = []
+    def blocks(self) -> Iterator[Table | str]:
+        """The placed examples, one per line, then the counts with units."""
         for number, example in enumerate(self.rehearsal.shown, 1):
             for text in example:
                 gran = f"gran {text.gran}, " if text.gran else ""
                 gap = f" up to {text.reach:,}" if text.reach > text.positions else ""
                 placed = f"{gran}{text.positions} positions{gap}"
-                lines.append(f"{number} {text.side} ({placed}): {text.words}")
-        return "\n".join(lines)
-
-    def table(self) -> Table:
-        """The counts with units."""
+                yield f"{number} {text.side} ({placed}): {text.words}"
         plan = self.rehearsal
         rows: list[list[Any]] = [
             ["examples", plan.examples],
@@ -87,7 +83,7 @@ class TrainPlan(Trained):
         ]
         if self.scored:
             rows.append(["scoring", f"about {duration(plan.scoring)} of this time"])
-        return Table(["dry run", ""], rows)
+        yield Table(["dry run", ""], rows)
 
 
 def plan_training(
@@ -110,7 +106,7 @@ class TrainedEncoder(Trained):
     """
 
     export: "ExportedModel"
-    dev: dict[str, Any]
+    dev: "Evaluation | None"
     measure: str = ""
     cut_queries: int = 0
     cut_documents: int = 0
@@ -131,14 +127,15 @@ class TrainedEncoder(Trained):
                 f"(--query-max-length), {counted(self.cut_documents, 'document')} (--max-length)"
             )
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The folder, the best weights, and how to load the model."""
         best = ""
         if self.measure and self.dev:
             score = f"{self.measure} {self.dev['score']:.4f}"
             best = f"; weights of step {self.dev['step']}, {score}"
             if "doc_terms" in self.dev:
                 best += f", {self.dev['doc_terms']:.1f} terms per document"
-        return f"{self.output}: {self.steps:,} steps{best}; {self.export.loaded_by}"
+        yield f"{self.output}: {self.steps:,} steps{best}; {self.export.loaded_by}"
 
 
 @dataclass(frozen=True)
@@ -210,13 +207,17 @@ class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeO
 
     def _result(self, job: "TrainJob", folder: Path) -> TrainedEncoder:
         from lmkcli.encoding.sentence_folder import exported
-        from lmkcli.models.model_files import read_json
-        from lmkcli.models.model_folder import TRAINED
+        from lmkcli.training.training_record import read_training_record
 
-        facts = read_json(folder / TRAINED)
-        scored = facts.get("dev", {}).get("published") or {}
-        measure = job.dev.scorer.measure if job.dev else ""
-        cut = [facts.get(name, 0) for name in ("cut_queries", "cut_documents")]
+        record = read_training_record(folder)
+        assert record is not None  # the training is finished
+        dev = record.get("dev")
         return TrainedEncoder(
-            *(folder, job.settings.steps, exported(job.resolved), scored, measure, *cut)
+            folder,
+            job.settings.steps,
+            exported(job.resolved),
+            dev["published"] if dev else None,
+            job.dev.scorer.measure if job.dev else "",
+            record.get("cut_queries", 0),
+            record.get("cut_documents", 0),
         )

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.kinds import (
@@ -29,8 +29,8 @@ from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.store import parts
 from lmkcli.store.part_reader import collection_digest, sum_counts
-from lmkcli.system.input_files import read_json
 from lmkcli.text.formatting import shell_line
+from lmkcli.training.training_record import read_training_record
 
 # Fields of a recipe that are always shown; others only with unusual values
 _SIDE = (
@@ -49,15 +49,6 @@ _SIDE = (
     "weights",
     "tokenizer",
 )
-
-
-class _Trained(TypedDict):
-    """The fields of training.json that are shown."""
-
-    steps: int
-    curve: list[dict[str, Any]]
-    sources: list[dict[str, Any]]
-    dev: NotRequired[dict[str, Any]]
 
 
 def artifact(path: Path) -> dict[str, Any]:
@@ -104,13 +95,13 @@ def _model(path: Path, described: ModelManifest) -> dict[str, Any]:
         "settings": identity.settings,
         "data": identity.data,
     }
-    if not (path / "training.json").is_file():
+    trained = read_training_record(path)
+    if trained is None:
         last = max(outputs.checkpoints(path), default=0)
         return {
             "unfinished": f"at step {last} of {identity.steps}; run its command again",
             **inputs,
         }
-    trained = read_json(path / "training.json", _Trained, "train again")
     words = described.facts.command
     for flag in ("-o", "--output", "--if-exists"):
         words = _without(words, flag)

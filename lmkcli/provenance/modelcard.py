@@ -6,54 +6,23 @@ scores. The model index of the metadata contains the same scores. A card names n
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import ExportedModel
 from lmkcli.models.lookup import MINILM, OWN_NAMES
-from lmkcli.models.model_folder import TRAINED
 from lmkcli.provenance import scorelog
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window
-from lmkcli.system.input_files import read_json
+from lmkcli.training.training_record import TrainingRecord, read_training_record
 
 _TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "lmk"]
 _MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _SHOWN = ("pool", "gran", "unit", "window")  # settings of the vectors of a score
 
 _DEFAULTS = ("doc", "full")  # of unit and window
-
-
-class _Source(TypedDict):
-    name: str
-    examples: int
-    weight: float
-
-
-class _Published(TypedDict):
-    step: int
-    dev: dict[str, float]
-
-
-class _Dev(TypedDict):
-    measure: str
-    published: _Published | None
-
-
-class _Trained(TypedDict):
-    """The fields of training.json that a card shows."""
-
-    version: str
-    base: str
-    objective: str
-    steps: int
-    data: str
-    sources: list[_Source]
-    granularities: list[str]
-    settings: dict[str, Any]
-    dev: NotRequired[_Dev]
 
 
 class _Score(NamedTuple):
@@ -76,9 +45,7 @@ def model_card(
     With a score log, the card contains the entries of runs with the weights of this model; `note` gets the
     number of all other entries. Raises DataError for a training.json or a log that cannot be read.
     """
-    doc, folder = resolved.recipe.doc, resolved.folder
-    file = folder.path / TRAINED
-    trained = read_json(file, _Trained, "train again") if file.is_file() else None
+    doc, trained = resolved.recipe.doc, read_training_record(resolved.folder.path)
     scores = _scores(log, doc.weights, note) if log else []
     base = _base(resolved, trained)
     data = ModelCardData(
@@ -100,7 +67,7 @@ def model_card(
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
-def _base(resolved: ResolvedRecipe, trained: _Trained | None) -> str:
+def _base(resolved: ResolvedRecipe, trained: TrainingRecord | None) -> str:
     """The name of the base model, with the name on the hub for the model of the extra `demo`."""
     base = trained["base"] if trained else resolved.folder.name
     return _MINILM if base == MINILM else base
@@ -128,7 +95,7 @@ def _public_word(word: str) -> str:
     return f"{key}{equals}{Path(value).name if here else value}"
 
 
-def _summary(resolved: ResolvedRecipe, trained: _Trained | None) -> str:
+def _summary(resolved: ResolvedRecipe, trained: TrainingRecord | None) -> str:
     doc, query = resolved.recipe.doc, resolved.recipe.query
     rows = [
         ("base model", f"`{_public(_base(resolved, trained))}`"),
@@ -144,7 +111,7 @@ def _summary(resolved: ResolvedRecipe, trained: _Trained | None) -> str:
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
-def _granularity(doc: EncoderConfig, trained: _Trained | None) -> str:
+def _granularity(doc: EncoderConfig, trained: TrainingRecord | None) -> str:
     """The granularity, and those of the training."""
     drawn = [gran for gran in trained["granularities"] if gran] if trained else []
     if not doc.gran:
@@ -215,7 +182,7 @@ def _results(scores: Sequence[_Score]) -> Iterator[EvalResult]:
             )
 
 
-def _evaluation(scores: Sequence[_Score], trained: _Trained | None) -> str:
+def _evaluation(scores: Sequence[_Score], trained: TrainingRecord | None) -> str:
     """The scores of the log, and those of the development set of the training."""
     parts = []
     if scores:
@@ -239,7 +206,7 @@ def _evaluation(scores: Sequence[_Score], trained: _Trained | None) -> str:
     return "\n\n".join(["## Scores", *parts]) if parts else ""
 
 
-def _training(trained: _Trained) -> str:
+def _training(trained: TrainingRecord) -> str:
     sources = "\n".join(
         f"- `{_public(source['name'])}`: {source['examples']:,} examples, weight {source['weight']:g}"
         for source in trained["sources"]

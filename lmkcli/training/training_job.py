@@ -56,6 +56,7 @@ from lmkcli.training.step import trainable
 from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Regulariser, Teacher
 from lmkcli.training.step.gradients import Gradients, enable_gradient_checkpointing
 from lmkcli.training.train_settings import TrainSettings, read_dims
+from lmkcli.training.training_record import JobRecord, TrainingRecord
 
 _SAMPLE = 500  # passages that are tokenized to look at their lengths
 
@@ -171,21 +172,23 @@ class TrainJob:
             self.examples, weights, Sampling.of(settings), place, settings.steps, start.step
         )
 
-    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """Return the entries of training.json that only bi-encoders have."""
-        return {
+    def record(self, history: list[dict[str, float]]) -> JobRecord:
+        """Return the entries of training.json that each kind of job writes in its own way."""
+        record: JobRecord = {
             "base": self.resolved.folder.name,
             "objective": self.settings.loss,
             "sources": describe_sources(self.sources, self.examples.sources),
             "loaded_by": exported(published_model(self.resolved)).loaded_by,
-            **({"dev": self.dev.facts(history)} if self.dev else {}),
         }
+        if self.dev:
+            record["dev"] = self.dev.record(history)
+        return record
 
     def publish(
-        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], record: TrainingRecord
     ) -> None:
         """Write the model in the layout of sentence-transformers."""
-        checkpoints.publish(folder, published_model(self.resolved), module, learned, facts)
+        checkpoints.publish(folder, published_model(self.resolved), module, learned, record)
 
 
 def _named(target: str) -> Callable[[TrainSettings], Regulariser]:

@@ -60,6 +60,7 @@ from lmkcli.training.loop.trainer import TrainingTask
 from lmkcli.training.loop.training_run import MACHINE, Start, budget
 from lmkcli.training.step import trainable
 from lmkcli.training.step.gradients import enable_gradient_checkpointing
+from lmkcli.training.training_record import JobRecord, TrainingRecord
 
 _PROBE = 2  # number of texts in the forward pass that finds unused weights
 
@@ -179,21 +180,23 @@ class PretrainJob:
         step = PretextStep(heads, budget(model, self.settings, start.note, parts=2))
         return TrainingTask(module, step, feed, self.settings, self.dev)
 
-    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """Return the entries of training.json that are specific to pre-training."""
-        return {
+    def record(self, history: list[dict[str, float]]) -> JobRecord:
+        """Return the entries of training.json that each kind of job writes in its own way."""
+        record: JobRecord = {
             "base": self.resolved.recipe.doc.model,
             "objective": self.settings.objective,
             "sources": describe_sources(self.sources, self.corpus.sources),
             "loaded_by": exported(self.resolved).loaded_by,
-            **({"dev": self.dev.facts(history)} if self.dev else {}),
         }
+        if self.dev:
+            record["dev"] = self.dev.record(history)
+        return record
 
     def publish(
-        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], record: TrainingRecord
     ) -> None:
         """Write the encoder as a model folder, and the heads into a subfolder of it."""
-        checkpoints.publish(folder, self.resolved, module, learned, facts)
+        checkpoints.publish(folder, self.resolved, module, learned, record)
 
     def _model(self) -> Model:
         settings, doc = self.settings, self.resolved.recipe.doc

@@ -15,6 +15,7 @@ from lmkcli.training.data.examples import Example, Examples, Ints, Tally, cleane
 from lmkcli.training.data.formats import as_examples, read_examples
 from lmkcli.training.data.mining import Mining, mined
 from lmkcli.training.data.sampling import Drawing
+from lmkcli.training.training_record import SourceRecord
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _checked(source: Source) -> Source:
     return source
 
 
-def describe_sources(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
+def describe_sources(sources: Sequence[Source], numbers: Ints) -> list[SourceRecord]:
     """Return name, number of examples and weight of each source. `numbers` [n] is the source of each."""
     return [
         {"name": source.name, "examples": int((numbers == i).sum()), "weight": source.weight}

@@ -36,6 +36,7 @@ from lmkcli.system.atomic import atomic_file, make_folder, sync, sync_tree
 from lmkcli.system.input_files import file_digest, int_range, parse_json, read_json
 from lmkcli.text.formatting import size
 from lmkcli.training.step import trainable
+from lmkcli.training.training_record import DevRecord, TrainingRecord
 
 FOLDER, LOG, CARD, ADAPTER = "checkpoints", "log.jsonl", "README.md", "adapter"
 GROWING = ".growing"  # folder of files that are not complete
@@ -189,7 +190,7 @@ def publish(
     resolved: ResolvedRecipe,
     module: nn.Module,
     learned: dict[str, Tensor],
-    facts: dict[str, Any],
+    record: TrainingRecord,
 ) -> None:
     """Write the model's files into its folder, training.json last.
 
@@ -203,7 +204,7 @@ def publish(
         _write_pooler(growing, resolved, others)
         _write_adapter(growing, resolved, module, learned)
         _write_heads(growing, others)
-        (growing / CARD).write_text(_card(folder, resolved, facts), encoding="utf-8")
+        (growing / CARD).write_text(_card(folder, resolved, record), encoding="utf-8")
         _copy_mode(growing, folder / manifest.NAME)
         sync_tree(growing)
         _sync_log(folder)
@@ -211,7 +212,7 @@ def publish(
         for entry in sorted(growing.iterdir()):
             _move(entry, folder / entry.name)
     with atomic_file(folder / TRAINED) as temporary:
-        temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
+        temporary.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     remove_checkpoints(folder)
 
 
@@ -365,11 +366,10 @@ def _write_heads(growing: Path, learned: dict[str, Tensor]) -> None:
         save_file(state, growing / HEADS / "model.safetensors")
 
 
-def _scores(facts: dict[str, Any]) -> str:
+def _scores(dev: DevRecord | None) -> str:
     """Return the development scores of the published weights as a Markdown section."""
-    if "dev" not in facts:
+    if not dev or not (published := dev["published"]):
         return ""
-    dev, published = facts["dev"], facts["dev"]["published"]
     rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in published["dev"].items())
     return f"""## Scores
 
@@ -382,13 +382,13 @@ Scores of step {published["step"]:,}, the best of {len(dev["curve"])} scored ste
 """
 
 
-def _card(folder: Path, resolved: ResolvedRecipe, facts: dict[str, Any]) -> str:
+def _card(folder: Path, resolved: ResolvedRecipe, record: TrainingRecord) -> str:
     """Return the model card."""
     doc = resolved.recipe.doc
-    settings = "\n".join(f"| {name} | {value} |" for name, value in facts["settings"].items())
+    settings = "\n".join(f"| {name} | {value} |" for name, value in record["settings"].items())
     sources = "\n".join(
         f"- `{one['name']}`: {one['examples']:,} examples, weight {one['weight']:g}"
-        for one in facts["sources"]
+        for one in record["sources"]
     )
     gran = f" --gran {doc.gran}" if doc.gran else ""
     special = representation_of(doc.pool).sentence_class
@@ -401,8 +401,8 @@ tags: [sentence-transformers, {tags}, feature-extraction, lmk]
 
 # {Path(os.path.abspath(folder)).name}
 
-{facts["base"]}, trained with lmk {facts["version"]}: `--pool {doc.pool}{gran}`, \
-{doc.max_length} positions, objective {facts["objective"]}, {facts["steps"]:,} steps.
+{record["base"]}, trained with lmk {record["version"]}: `--pool {doc.pool}{gran}`, \
+{doc.max_length} positions, objective {record["objective"]}, {record["steps"]:,} steps.
 
 ## Use
 
@@ -413,14 +413,14 @@ lmk encode COLLECTION -m {folder.name} -o vectors/
 ```python
 from sentence_transformers import {kind}
 
-model = {facts["loaded_by"]}
+model = {record["loaded_by"]}
 ```
 
-{_scores(facts)}## Training data
+{_scores(record.get("dev"))}## Training data
 
 {sources}
 
-Digest of the examples: `{facts["data"]}`.
+Digest of the examples: `{record["data"]}`.
 
 | setting | |
 |---|---|

@@ -4,9 +4,11 @@ This package must not import search and evaluation, so the caller passes a `Scor
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from torch import nn
+
+from lmkcli.training.training_record import DevRecord
 
 
 class DevScores(NamedTuple):
@@ -51,10 +53,10 @@ class Dev(NamedTuple):
         """The values that two trainings must share to select the same weights."""
         return {**self.scorer.identity, "every": self.every, "patience": self.patience}
 
-    def facts(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def record(self, history: Sequence[Mapping[str, Any]]) -> DevRecord:
         """Return the entry of training.json: all evaluations, and the evaluation of the published weights."""
         curve = [dict(line) for line in history if "score" in line]
-        return {**self.identity, "curve": curve, "published": best(curve)}
+        return cast(DevRecord, {**self.identity, "curve": curve, "published": best(curve)})
 
     def exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether the last `patience` evaluations brought no improvement."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ from lmkcli.training.loop.trainer import LossTrainer, TrainingTask, arguments
 from lmkcli.training.step.distributed import any_process, leave_group
 from lmkcli.training.step.gradients import Budget
 from lmkcli.training.train_settings import LoopSettings
+from lmkcli.training.training_record import JobRecord, TrainingRecord
 
 # Default size of a pass: positions times the width of the states. Training memory is proportional to it.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
@@ -58,11 +59,11 @@ class Job(Protocol):
     def task(self, start: Start) -> TrainingTask:
         """Open the model and return the task for the training loop."""
 
-    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """Return the entries of training.json that only this kind of job has."""
+    def record(self, history: list[dict[str, float]]) -> JobRecord:
+        """Return the entries of training.json that each kind of job writes in its own way."""
 
     def publish(
-        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], record: TrainingRecord
     ) -> None:
         """Write the model into the folder: `module` with the weights `learned` in float32."""
 
@@ -152,18 +153,18 @@ def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Any]) -> 
         return trainer.state.global_step
     cut = trainer.cut()
     if trainer.is_world_process_zero():
-        facts = training_facts(job, trainer.state.log_history) | cut
+        record = _record(job, trainer.state.log_history, cut)
         manifest.record_facts(folder, ModelManifest, **cut)
         learned = trainer.learned()
         _check_finite(learned)
-        job.publish(folder, trainer.task.module, learned, facts)
+        job.publish(folder, trainer.task.module, learned, record)
     return None
 
 
-def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the contents of training.json."""
+def _record(job: Job, history: list[dict[str, float]], cut: Mapping[str, int]) -> TrainingRecord:
+    """Return the contents of training.json. `cut` counts the texts that lost tokens (`LossTrainer.cut`)."""
     identity = job.identity  # computed once, because it reads all training data
-    return {
+    record: TrainingRecord = {
         "version": __version__,
         "steps": job.settings.steps,
         "data": identity.data,
@@ -171,8 +172,9 @@ def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
         "recipe": job.resolved.recipe.identity(),
         "settings": asdict(job.settings),
         "curve": [line for line in history if "loss" in line],
-        **job.facts(history),
+        **job.record(history),
     }
+    return cast(TrainingRecord, {**record, **cut})
 
 
 def _check_finite(learned: Mapping[str, Tensor]) -> None:
