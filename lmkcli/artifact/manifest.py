@@ -281,7 +281,7 @@ def wrong_kind(path: Path, found: str, wanted: Sequence[type[Manifest]]) -> Data
     )
 
 
-def from_json(data: OpenMapping, where: str) -> Manifest:
+def from_json(data: Mapping[str, Any], where: str) -> Manifest:
     """Read a manifest of any kind from the sections in a score log. Raises DataError, which names `where`."""
     sections = {name: data[name] for name in ("kind", "identity", "execution", "facts")}
     kind = KINDS.get(str(sections["kind"]))

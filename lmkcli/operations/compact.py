@@ -1,12 +1,13 @@
 """Compact: merge the small parts of an updated vectors folder."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag
 from lmkcli.text.formatting import counted
 
@@ -21,8 +22,9 @@ class Compacted(Result):
     deleted: int
     kept: int
 
-    def __str__(self) -> str:
-        return (
+    def blocks(self) -> Iterator[Table | str]:
+        """The counts."""
+        yield (
             f"{self.output}: generation {self.generation}, {counted(self.written, 'part')} written, "
             f"{self.deleted} deleted, {self.kept} kept for readers"
         )

@@ -64,14 +64,10 @@ class Diagnosed(Result):
         """Whether everything works, and the parts with their facts."""
         return {"works": not self.broken, "parts": [check._asdict() for check in self.parts]}
 
-    def table(self) -> Table:
-        """A row per part."""
-        rows = [[check.part, check.state, check.found] for check in self.parts]
-        return Table(["part", "state", "found"], rows)
-
     def blocks(self) -> Iterator[Table | str]:
         """The table, then commands that fix broken parts and add missing ones."""
-        yield self.table()
+        rows = [[check.part, check.state, check.found] for check in self.parts]
+        yield Table(["part", "state", "found"], rows)
         fixes = [check for check in self.parts if check.state in ("broken", "look")]
         additions = [check for check in self.parts if check.state == "none"]
         for title, found in (("To fix:", fixes), ("To add:", additions)):

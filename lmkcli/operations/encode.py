@@ -62,7 +62,8 @@ class Encoded(Result):
             values["peak_memory"] = work.peak_memory
         return values
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The counts on one line."""
         counts = self.counts
         share = counts.lost / counts.tokens if counts.tokens else 0.0
         totals = [counted(counts.docs, "document"), counted(counts.tokens, "token")]
@@ -75,7 +76,7 @@ class Encoded(Result):
         if counts.context_tokens:
             lost = counts.context_lost / counts.context_tokens
             line += f"; contexts: {counted(counts.context_tokens, 'token')}, {lost:.1%} truncated"
-        return line
+        yield line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +93,9 @@ class EncodedUpdate(Encoded):
         names = ("generation", "kept", "encoded", "removed", "skipped")
         return {"output": str(self.output), **{name: getattr(self, name) for name in names}}
 
-    def __str__(self) -> str:
-        return (
+    def blocks(self) -> Iterator[Table | str]:
+        """The generation and the numbers of documents."""
+        yield (
             f"{self.output}: generation {self.generation}, {self.encoded:,} documents encoded, "
             f"{self.removed:,} removed (a changed one counts as both), {self.kept:,} kept"
         )
@@ -123,21 +125,14 @@ class EncodePlan(Encoded):
             "seconds": plan.seconds,
         }
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """The plan with units."""
         facts = self.as_json()
         seconds = facts.pop("seconds")
         facts["disk"] = f"{size(facts['disk'])} at most"
         facts["memory"] = f"about {size(facts['memory'])}"
         facts["time"] = "-" if seconds is None else f"about {duration(seconds)} on this machine"
-        return Table(["dry run", ""], [[key, value] for key, value in facts.items()])
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def blocks(self) -> Iterator[Table | str]:
-        """The plan."""
-        yield self.table()
+        yield Table(["dry run", ""], [[key, value] for key, value in facts.items()])
 
 
 @dataclass(frozen=True, kw_only=True)

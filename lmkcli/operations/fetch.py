@@ -1,5 +1,6 @@
 """Fetch: download collections and models into the caches of this machine."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -8,7 +9,7 @@ from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import Revision
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag
 
 
@@ -23,9 +24,10 @@ class Fetched(Result):
         """Names of collections, and folders by model."""
         return {"collections": list(self.collections), "models": self.models}
 
-    def __str__(self) -> str:
-        lines = [f"{name}: downloaded" for name in self.collections]
-        return "\n".join([*lines, *(f"{name}: {path}" for name, path in self.models.items())])
+    def blocks(self) -> Iterator[Table | str]:
+        """A line for each collection and each model."""
+        yield from (f"{name}: downloaded" for name in self.collections)
+        yield from (f"{name}: {path}" for name, path in self.models.items())
 
 
 @dataclass(frozen=True)

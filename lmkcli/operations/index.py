@@ -1,5 +1,6 @@
 """BuildIndex: vectors or a collection to an index that is fast to search."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -19,7 +20,7 @@ from lmkcli.retrieval.engines.index_settings import ENGINE_SETTINGS, IndexSettin
 from lmkcli.retrieval.engines.kind_setting import KindSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import Shard
 from lmkcli.text.formatting import counted, shell_line
@@ -41,13 +42,14 @@ class Built(Result):
         """The folder and the facts."""
         return {"output": str(self.output), **self.facts}
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The folder and the most important facts."""
         facts = {key: self.facts[key] for key in _SHOWN if key in self.facts}
         shown = [
             f"{key} {item:,}" if isinstance(item, int) else f"{key} {item}"
             for key, item in facts.items()
         ]
-        return f"{self.output}: {', '.join(shown)}"
+        yield f"{self.output}: {', '.join(shown)}"
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,13 @@ class ShardDone(Result):
         """The folder of the shards, and the numbers of the unfinished shards."""
         return {"output": str(self.output), "unfinished": self.unfinished}
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The shard, and how many others are unfinished."""
         left = len(self.unfinished)
         rest = f"{counted(left, 'other shard')} unfinished"
         if not left:
             rest = "all shards are finished: join them by the same command without --shard"
-        return f"{self.output}: shard {self.shard} is finished; {rest}"
+        yield f"{self.output}: shard {self.shard} is finished; {rest}"
 
 
 @dataclass(frozen=True)

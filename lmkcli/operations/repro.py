@@ -22,6 +22,7 @@ from lmkcli.system.input_files import file_digest, not_a_file
 if TYPE_CHECKING:
     from lmkcli.provenance.lineage import LineageStep
     from lmkcli.provenance.reproduction import ReproRow
+    from lmkcli.provenance.scorelog import RepeatableEntry
 
 _SAME = {True: "yes", False: "NO", None: "-"}
 _UNFINISHED = ".unfinished"  # in the folder of a reproduction that has not ended
@@ -38,10 +39,10 @@ class Reproduced(Result):
         """A list of the rows."""
         return [row._asdict() for row in self.rows]
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """The rows without the reasons."""
         shown = [[row.what, row.recorded, row.now, _SAME[row.same]] for row in self.rows]
-        return Table(["step", "recorded", "now", "same"], shown)
+        yield Table(["step", "recorded", "now", "same"], shown)
 
     @property
     def failure(self) -> CheckFailed | None:
@@ -111,7 +112,7 @@ class Repro(Operation[Reproduced]):
         return result
 
 
-def _recorded(what: str) -> "tuple[list[LineageStep], dict[str, Any] | None]":
+def _recorded(what: str) -> "tuple[list[LineageStep], RepeatableEntry | None]":
     """The steps that made a result, sources first, and its entry if it is in a log."""
     from lmkcli.provenance import lineage, scorelog
 
@@ -127,7 +128,8 @@ def _recorded(what: str) -> "tuple[list[LineageStep], dict[str, Any] | None]":
     entry = scorelog.pick(what)
     if "lineage" not in entry:
         raise DataError(f"{what} has no record of the steps before the run; evaluate the run again")
-    return scorelog.recorded(entry, what), entry
+    repeatable = scorelog.repeatable(entry, what)
+    return scorelog.steps_of(entry, what), repeatable
 
 
 @contextlib.contextmanager
@@ -177,7 +179,7 @@ class _Reproduction:
             row for row in rows if row not in self.rows
         ]  # a collection has one row, even if two steps read it
 
-    def score(self, entry: dict[str, Any]) -> None:
+    def score(self, entry: "RepeatableEntry") -> None:
         """Evaluate the new run with the settings of the log entry."""
         from lmkcli.provenance import reproduction as repro
         from lmkcli.provenance import scorelog
@@ -197,7 +199,8 @@ class _Reproduction:
         )
         with _in_folder(entry["directory"], entry["run"]):
             self._run(evaluation, "the scores")
-        self.rows += repro.scores(entry, scorelog.read(log)[-1], self._settings.tolerance)
+        again = scorelog.repeatable(scorelog.read(log)[-1], str(log))
+        self.rows += repro.scores(entry, again, self._settings.tolerance)
 
     def _run(self, operation: Operation[Any], what: str) -> None:
         self._report.note(f"$ {operation.command_line()}")
@@ -209,7 +212,7 @@ class _Reproduction:
             raise DataError(f"{what} cannot be reproduced: {error}") from error
 
 
-def _same_run(entry: dict[str, Any]) -> "ReproRow":
+def _same_run(entry: "RepeatableEntry") -> "ReproRow":
     """Compare a run that another tool made. Such a run is a source: lmk compares only its file."""
     from lmkcli.provenance.reproduction import ReproRow
 
@@ -247,10 +250,11 @@ def _check(step: "LineageStep", trust: bool) -> None:
             f"{step.path} records 'lmk {str(record.get('operation'))[:40]}', which makes no artifact; its "
             "manifest was changed"
         )
-    if record.get("uri"):
+    engine = catalog.INDEXES.get(str(record.get("kind")))
+    if engine and engine.variant == "database":
         raise DataError(
-            f"the vectors of {step.path} are in Milvus ({record['uri']}), and lmk repro does not write to "
-            "Milvus; search the vectors folder itself, and reproduce that run"
+            f"the vectors of {step.path} are in a database outside of its folder (--kind {engine.name}), to "
+            "which lmk repro does not write; search the vectors folder itself, and reproduce that run"
         )
     recipe = recorded_recipe(step.made)
     if not trust and recipe and any(side.trust_remote_code for side in recipe.sides):
@@ -268,7 +272,7 @@ def _in_folder(directory: str, what: str) -> Iterator[None]:
         yield
 
 
-def _other_versions(steps: "list[LineageStep]", entry: dict[str, Any] | None) -> list[str]:
+def _other_versions(steps: "list[LineageStep]", entry: "RepeatableEntry | None") -> list[str]:
     """The libraries with other versions than in the recorded steps."""
     from lmkcli.artifact import manifest
     from lmkcli.artifact.kinds import Facts

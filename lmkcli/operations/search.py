@@ -202,7 +202,8 @@ class Hits(Searched):
         few = ", ".join(f"{hit.id} {hit.score:.4f}" for hit in self.hits[:3])
         return f"<Hits for {self.question!r}: {few}{', …' if len(self) > 3 else ''}>"
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The hits, each with its text or its best passage."""
         lines = []
         for hit in self.hits:
             score = f"{hit.score:.2f}" if self.answered is not None else f"{hit.score:.4f}"
@@ -213,7 +214,7 @@ class Hits(Searched):
                 text = self._snippet(hit.passage.text, _PASSAGE)
             if text or hit.passage is not None:
                 lines.append(_wrapped(text))
-        return "\n".join(lines) or "no document found"
+        yield "\n".join(lines) or "no document found"
 
 
 def _wrapped(text: str) -> str:
@@ -309,14 +310,15 @@ class SearchedRun(Searched):
         if self.cut_pairs:
             yield cut_pairs_note(self.cut_pairs)
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The counts."""
         if is_stream(self.output):
-            return ""  # nothing may follow a run on standard output
+            return  # nothing may follow a run on standard output
         queries, lines = counted(self.queries, "query", "queries"), counted(self.lines, "line")
         text = f"{self.output}: {queries}, {lines}"
         if self.without_hits:
             text += f"; {counted(self.without_hits, 'query', 'queries')} without hits"
-        return text
+        yield text
 
 
 @dataclass(frozen=True)

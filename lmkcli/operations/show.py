@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli import catalog
 from lmkcli.data import known_collections
@@ -20,6 +20,9 @@ from lmkcli.spec.settings import Flag, Offline
 from lmkcli.system import caches
 from lmkcli.system.input_files import MAX_RECORD_LINE, parse_json
 from lmkcli.text.formatting import counted, shell_line, size
+
+if TYPE_CHECKING:
+    from lmkcli.provenance.scorelog import LogEntry
 
 CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
     "sources": (catalog.SOURCES,),
@@ -51,9 +54,9 @@ class Listed(Result):
         """An object per row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """The table."""
-        return Table(self.columns, self.rows)
+        yield Table(self.columns, self.rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,12 +70,12 @@ class Described(Result):
         """All facts."""
         return self.facts
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
         """The facts without digests; the origin comes last. Files have sizes and times for people."""
         facts = dict(self.facts if self.complete else _brief(self.facts))
         if stamp := facts.pop("stamp", None):
             facts["files"] = {name: _file_state(*state) for name, state in stamp.items()}
-        return "\n".join(_lines(facts))
+        yield "\n".join(_lines(facts))
 
     def details(self) -> Iterator[Table | str]:
         """All facts, as JSON has them."""
@@ -83,19 +86,17 @@ class Described(Result):
 class Log(Result):
     """The entries of a score log."""
 
-    entries: list[dict[str, Any]]
+    entries: "list[LogEntry]"
 
     def as_json(self) -> Any:
         """The entries as they are stored."""
         return self.entries
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """A row per entry, a column per measure."""
         from lmkcli.provenance import description
 
-        # entries of other programs may lack these
-        entries = [{"time": "", "run": ""} | each for each in self.entries]
-        return Table(*description.log(entries, self._measures()[:_MOST_MEASURES]))
+        yield Table(*description.log(self.entries, self._measures()[:_MOST_MEASURES]))
 
     def notes(self) -> Iterator[str]:
         """The number of measures that the table leaves out."""

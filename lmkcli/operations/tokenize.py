@@ -42,7 +42,7 @@ class Tokenized(Result):
         skipped = {"skipped": self.skipped} if self.skipped else {}
         return {"tokens": str(self.output), **self.statistics, **skipped}
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """The statistics; shares as percentages."""
         rows = [
             [
@@ -51,7 +51,7 @@ class Tokenized(Result):
             ]
             for key, item in self.statistics.items()
         ]
-        return Table([str(self.output), ""], rows)
+        yield Table([str(self.output), ""], rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,6 @@ class Placed(Tokenized):
         terms = {} if self.encoded is None else {"terms": expanded}
         return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost, **terms}
 
-    def blocks(self) -> Iterator[Table | str]:
-        """The inputs and the terms."""
-        yield str(self)
-
     def terms(self) -> list[list[tuple[str, float]]]:
         """The terms of each vector with their weights, the largest first."""
         import numpy as np
@@ -100,7 +96,7 @@ class Placed(Tokenized):
             found.append(list(zip(tokens, weights[order].tolist(), strict=True)))
         return found
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
         """The inputs, one per line, with « » around the marked positions; then the terms of each vector."""
         lines = []
         for one in self.placement.inputs:
@@ -111,7 +107,7 @@ class Placed(Tokenized):
             ", ".join(f"{token} {weight:.2f}" for token, weight in terms) or "no term"
             for terms in self.terms()
         ]
-        return "\n".join(lines)
+        yield "\n".join(lines)
 
     @property
     def note(self) -> str:

@@ -1,6 +1,7 @@
 """Update: bring vectors and their indexes to the current state of a collection in one step."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -9,7 +10,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, named, operation_kind
 from lmkcli.spec.option import options
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
@@ -32,8 +33,10 @@ class Updated(Result):
         """A list of the steps."""
         return [step.as_json() for step in self.steps]
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.steps))
+    def blocks(self) -> Iterator[Table | str]:
+        """The blocks of the steps."""
+        for step in self.steps:
+            yield from step.blocks()
 
 
 @dataclass(frozen=True)

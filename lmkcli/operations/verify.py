@@ -1,5 +1,6 @@
 """Verify: encode a sample of stored texts again, or compare the files of an index with their digests."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, ModelSettings
 from lmkcli.text.formatting import counted, size
 
@@ -47,9 +48,10 @@ class VerifiedVectors(Verified):
             "tolerance": self.tolerance,
         }
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The counts and the differences."""
         documents = counted(self.documents, "document")
-        return (
+        yield (
             f"{self.vectors}: {documents} encoded again, least cosine {self.cosine:.6f} (required: "
             f"{self.tolerance}), largest difference {self.difference:.2g}"
         )
@@ -72,8 +74,9 @@ class VerifiedIndex(Verified):
     files: int
     bytes: int
 
-    def __str__(self) -> str:
-        return f"{self.index}: {counted(self.files, 'file')} unchanged, {size(self.bytes)}"
+    def blocks(self) -> Iterator[Table | str]:
+        """The number of files and their size."""
+        yield f"{self.index}: {counted(self.files, 'file')} unchanged, {size(self.bytes)}"
 
 
 @dataclass(frozen=True)

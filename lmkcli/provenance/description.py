@@ -2,9 +2,10 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.kinds import (
@@ -31,6 +32,9 @@ from lmkcli.store import parts
 from lmkcli.store.part_reader import collection_digest, sum_counts
 from lmkcli.text.formatting import shell_line
 from lmkcli.training.training_record import read_training_record
+
+if TYPE_CHECKING:
+    from lmkcli.provenance.scorelog import LogEntry
 
 # Fields of a recipe that are always shown; others only with unusual values
 _SIDE = (
@@ -296,13 +300,15 @@ def _source(path: Path) -> dict[str, Any] | str:
     return f"{path}" if path.is_file() else f"{path}, now missing"
 
 
-def log(entries: list[dict[str, Any]], measures: list[str]) -> tuple[list[str], list[list[Any]]]:
+def log(entries: "Sequence[LogEntry]", measures: list[str]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of a score log: number, time, run, and these measures."""
     here = f"{os.getcwd()}{os.sep}"  # paths below the working directory are shown relative to it
     rows: list[list[Any]] = []
     for number, entry in enumerate(entries, 1):
         scores = [entry["scores"].get(name, "") for name in measures]
-        rows.append([number, entry["time"], entry["run"].removeprefix(here), *scores])
+        rows.append(
+            [number, entry.get("time", ""), entry.get("run", "").removeprefix(here), *scores]
+        )
     return ["#", "time", "run", *measures], rows
 
 

@@ -1,6 +1,7 @@
 """Lineage: the steps that made an artifact, sources first, with their records."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from lmkcli.artifact.kinds import (
     IndexManifest,
     Manifest,
     ModelManifest,
-    OpenMapping,
     RunManifest,
     TokensManifest,
     VectorsManifest,
@@ -67,7 +67,7 @@ class LineageStep:
         return {"path": self.path, **sections, "digest": self.digest, "collection": self.collection}
 
     @classmethod
-    def from_json(cls, step: OpenMapping, where: str) -> "LineageStep":
+    def from_json(cls, step: Mapping[str, Any], where: str) -> "LineageStep":
         """Read a step of a score log. Raises DataError, which names `where`, if it is invalid."""
         made = manifest.from_json(step, f"{where}, {step['path']}")
         return cls(step["path"], made, step["digest"], step["collection"])

@@ -6,7 +6,7 @@ scores. The model index of the metadata contains the same scores. A card names n
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -158,7 +158,7 @@ def _scores(log: Path, weights: str, note: Callable[[str], None]) -> list[_Score
     return list(found.values())
 
 
-def _weights(entry: dict[str, Any]) -> Iterator[str]:
+def _weights(entry: scorelog.LogEntry) -> Iterator[str]:
     """The digests of the weights in the lineage of an entry."""
     for step in entry.get("lineage", []):
         recipe = step["identity"].get("recipe")

@@ -1,6 +1,6 @@
 """Comparison of a recorded step with its reproduction, and the reasons for differences."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from lmkcli.encoding.verification import TOLERANCE
 from lmkcli.errors import LmkError
 from lmkcli.provenance import lineage
 from lmkcli.provenance.lineage import LineageStep
+from lmkcli.provenance.scorelog import RepeatableEntry
 from lmkcli.vectors.stored import Vectors
 
 MATRIX = 1 << 20  # numbers in memory: vectors are compared as rows of a matrix
@@ -248,9 +249,9 @@ def gap(one: Ranking, other: Ranking) -> float:
     return float(max(by_rank, *(abs(score - others.get(doc, last)) for doc, score in pairs)))
 
 
-def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[ReproRow]:
+def scores(then: RepeatableEntry, now: RepeatableEntry, tolerance: float) -> list[ReproRow]:
     """Compare the judgements and the measures of two entries of a log."""
-    before, after = str(then["qrels_digest"]), str(now["qrels_digest"])
+    before, after = then["qrels_digest"], now["qrels_digest"]
     rows = [_digests("qrels", before, after, "the judgements have changed")]
     for name, value in then["scores"].items():
         again = now["scores"].get(name, float("nan"))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import isclose
 from pathlib import Path
 from statistics import fmean
-from typing import Any, BinaryIO, NotRequired, TypedDict
+from typing import Any, BinaryIO, NotRequired, TypedDict, cast
 
 from lmkcli.artifact import manifest, outputs
 from lmkcli.artifact.kinds import Facts, OpenMapping
@@ -33,6 +33,44 @@ from lmkcli.text.formatting import shell_line
 
 _START = b'{"run": '  # of each line
 _BLOCK = 1 << 16  # bytes
+
+
+class LoggedStep(TypedDict):
+    """A step in the lineage of a run (`LineageStep.as_json`)."""
+
+    path: str
+    kind: str
+    identity: OpenMapping
+    execution: OpenMapping
+    facts: OpenMapping
+    digest: str
+    collection: str
+
+
+class LogEntry(TypedDict):
+    """The fields of an entry that lmk reads to show or draw it.
+
+    Only `scores` is required, because other programs write logs too.
+    """
+
+    scores: dict[str, float]
+    intervals: NotRequired[dict[str, tuple[float, float]]]
+    run: NotRequired[str]
+    time: NotRequired[str]
+    qrels: NotRequired[str | None]
+    lineage: NotRequired[list[LoggedStep]]
+
+
+class RepeatableEntry(TypedDict):
+    """The fields of an entry that are required to reproduce it, in addition to those of Facts."""
+
+    scores: dict[str, float]
+    run: str
+    run_sha256: str
+    qrels: str | None
+    qrels_digest: str
+    directory: str
+    operation: NotRequired[OpenMapping]
 
 
 def entry_of(
@@ -143,7 +181,7 @@ def qrels_digest(judgements: Iterable[Qrel]) -> str:
     return manifest.digest(sorted(list(qrel) for qrel in judgements))
 
 
-def read(log: Path) -> list[dict[str, Any]]:
+def read(log: Path) -> list[LogEntry]:
     """All entries, without the start of a line that another process is writing, or that a killed one left.
 
     Raises DataError for an unreadable line, or if there are no entries.
@@ -160,63 +198,33 @@ def read(log: Path) -> list[dict[str, Any]]:
     return entries
 
 
-class _Step(TypedDict):
-    path: str
-    kind: str
-    identity: OpenMapping
-    execution: OpenMapping
-    facts: OpenMapping
-    digest: str
-    collection: str
-
-
-class _Entry(TypedDict):
-    """The fields that lmk reads in an entry.
-
-    Only `scores` is required, because other programs write logs too.
-    """
-
-    scores: dict[str, float]
-    intervals: NotRequired[dict[str, tuple[float, float]]]
-    run: NotRequired[str]
-    time: NotRequired[str]
-    qrels: NotRequired[str | None]
-    lineage: NotRequired[list[_Step]]
-
-
-class _Repeated(TypedDict):
-    """The fields that are required to reproduce an entry."""
-
-    scores: dict[str, float]
-    run: str
-    run_sha256: str
-    qrels: str | None
-    qrels_digest: str
-
-
-def _entry(line: bytes, where: str) -> dict[str, Any]:
+def _entry(line: bytes, where: str) -> LogEntry:
     fix = "remove the line, or give a score log"
     try:
         entry = parse_json(line.decode("utf-8", "surrogatepass"))
     except ValueError as error:
         raise DataError(f"{where} cannot be read ({error}); {fix}") from None
-    return dict(validate(entry, _Entry, where, fix))
+    return validate(entry, LogEntry, where, fix)
 
 
-def recorded(entry: dict[str, Any], where: str) -> list[lineage.LineageStep]:
-    """The lineage of an entry; DataError if a field is missing that is required to reproduce it."""
-    fix = "evaluate the run again"
-    validate(entry, _Repeated, where, fix)
+def repeatable(entry: LogEntry, where: str) -> RepeatableEntry:
+    """Return the entry itself; DataError if a field is missing that is required to reproduce it."""
+    found = validate(cast(RepeatableEntry, entry), RepeatableEntry, where, "evaluate the run again")
     facts(entry, where)
+    return found
+
+
+def steps_of(entry: LogEntry, where: str) -> list[lineage.LineageStep]:
+    """Return the lineage of an entry, which has the field. DataError if a step cannot be read."""
     return [lineage.LineageStep.from_json(step, where) for step in entry["lineage"]]
 
 
-def facts(entry: dict[str, Any], where: str = "the entry of the log") -> Facts:
+def facts(entry: Mapping[str, Any], where: str = "the entry of the log") -> Facts:
     """The versions, hardware and time of an evaluation; DataError if one of them is missing."""
     return decode(entry, Facts, where, "evaluate the run again")
 
 
-def pick(spelling: str) -> dict[str, Any]:
+def pick(spelling: str) -> LogEntry:
     """The entry 'scores.jsonl#2' (the first is 1); a log with one entry needs no number."""
     name, _, number = spelling.rpartition("#") if "#" in spelling else (spelling, "", "")
     entries = read(Path(name))
@@ -229,7 +237,7 @@ def pick(spelling: str) -> dict[str, Any]:
     )
 
 
-def setting(entry: Mapping[str, Any], name: str) -> Any:
+def setting(entry: LogEntry, name: str) -> Any:
     """The value of a flag such as 'gran' or 'ef-search' in the last step that has it, or None.
 
     The identity of a step has precedence over its operation, because it contains the value of 'auto'.
@@ -252,10 +260,11 @@ def _find(value: Any, key: str) -> Any:
     return next((x for inner in value.values() if (x := _find(inner, key)) is not None), None)
 
 
-def judged_by(entry: Mapping[str, Any]) -> str:
+def judged_by(entry: LogEntry) -> str:
     """The collection or the qrels file with the judgements of an entry."""
-    lineage = entry.get("lineage") or [{"facts": {}}]
-    return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
+    steps = entry.get("lineage")
+    collection = steps[-1]["facts"].get("collection", "") if steps else ""
+    return str(entry.get("qrels") or collection)
 
 
 def as_number(value: Any) -> float | None:

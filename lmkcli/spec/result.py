@@ -175,9 +175,9 @@ def _cell_html(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Result(Tabular):
-    """The base of all results. `str()` returns a text for people, `as_json` the same facts for programs.
+    """The base of all results: `blocks` returns what people read, `as_json` the same facts for programs.
 
-    The table of `to_pandas` and `to_polars` has the facts of `as_json`.
+    `str()` returns the blocks as a text. The table of `to_pandas` and `to_polars` has the facts of `as_json`.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -195,16 +195,9 @@ class Result(Tabular):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {key: str(item) if isinstance(item, Path) else item for key, item in values.items()}
 
-    def table(self) -> Table | None:
-        """The result as a table for people; None if it has no table."""
-        return None
-
     def blocks(self) -> Iterator[Table | str]:
         """The texts and tables for a terminal, from top to bottom."""
-        if type(self).__str__ is not Result.__str__ and (text := str(self)):
-            yield text
-        if (table := self.table()) is not None:
-            yield table
+        return iter(())
 
     @property
     def form(self) -> Format:

@@ -35,9 +35,9 @@ class Analysis(Result):
         """All numbers, as in the JSON file of a figure."""
         return self.facts
 
-    def table(self) -> Table:
+    def blocks(self) -> Iterator[Table | str]:
         """A short table."""
-        return Table(self.columns, self.rows)
+        yield Table(self.columns, self.rows)
 
 
 class _Computed(NamedTuple):

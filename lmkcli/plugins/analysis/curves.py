@@ -15,9 +15,9 @@ from lmkcli.evaluation.results import headings
 from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.progress import Call
 from lmkcli.provenance import scorelog
+from lmkcli.provenance.scorelog import LogEntry
 from lmkcli.system.atomic import atomic_file
 
-Entry = dict[str, Any]
 Settings = dict[str, str]
 
 KIND = "figure"  # of the manifest next to a figure
@@ -66,7 +66,7 @@ class Series(NamedTuple):
         return Panel(self.lines, self.levels)
 
 
-def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
+def parameters(entries: Iterable[LogEntry], numeric: bool = False) -> list[str]:
     """The names of settings, spelled like flags; those that differ between entries come first.
 
     Settings of operations are included only if they are numbers that differ. The identities of the artifacts
@@ -96,7 +96,7 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
     return [name.replace("_", "-") for name in known]
 
 
-def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Series:
+def series(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) -> Series:
     """A measure over the setting `x`, with a line for each method and collection.
 
     The names of lines contain the settings that differ between the entries, the value of `by` first.
@@ -115,7 +115,7 @@ def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Se
     return Series(lines, levels, replaced)
 
 
-def _names(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> list[str]:
+def _names(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) -> list[str]:
     """The name of the line of each entry; the measure if nothing differs."""
     first = by.replace("-", "_") if by else ""
     methods = [_settings(entry, x) for entry in entries]
@@ -131,7 +131,7 @@ def _names(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> li
     ]
 
 
-def _settings(entry: Entry, x: str) -> Settings:
+def _settings(entry: LogEntry, x: str) -> Settings:
     """The settings of the method of an entry, without the setting along the axis.
 
     Repetitions are left out: a query setting with the value of the document setting, and a maximum length

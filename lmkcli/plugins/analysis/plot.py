@@ -1,19 +1,23 @@
 """Plot: draw scores of a log over a parameter, or the curves of a training."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.options import check_file
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag
 from lmkcli.system.atomic import exclusive
 from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import counted, listed
+
+if TYPE_CHECKING:
+    from lmkcli.provenance.scorelog import LogEntry
 
 _MOST_PANELS = 50
 
@@ -26,8 +30,9 @@ class Plotted(Result):
     points: int
     lines: int
 
-    def __str__(self) -> str:
-        return f"{self.output}: {self.points} points, {self.lines} lines"
+    def blocks(self) -> Iterator[Table | str]:
+        """The figure and its counts."""
+        yield f"{self.output}: {self.points} points, {self.lines} lines"
 
 
 @dataclass(frozen=True)
@@ -190,12 +195,12 @@ class Plot(Operation[Plotted]):
         return Plotted(path, sum(map(len, lines)), len(lines))
 
 
-def _by_collection(entries: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_collection(entries: "list[LogEntry]") -> "dict[str, list[LogEntry]]":
     """Short name of a collection -> its entries."""
     from lmkcli.evaluation.results import headings
     from lmkcli.provenance import scorelog
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[LogEntry]] = {}
     for entry in entries:
         found.setdefault(scorelog.judged_by(entry), []).append(entry)
     short = headings(list(found))

@@ -1,7 +1,7 @@
 """Browse: write one HTML page to explore one run or to compare several."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -12,7 +12,7 @@ from lmkcli.operations.options import check_file, output_flag
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, operation_kind
 from lmkcli.spec.option import options
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.text.formatting import counted, size
 
@@ -44,12 +44,13 @@ class Browsing(Result):
     """Number of characters of a text that the page shows at most."""
     bytes: int
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The page and its counts."""
         queries = counted(self.queries, "query", "queries")
         if self.queries < self.judged:
             queries = f"a sample of {queries} of {self.judged:,}"
         runs, documents = counted(self.runs, "run"), counted(self.documents, "document")
-        return f"{self.output}: {runs}, {queries}, {documents}, {size(self.bytes)}"
+        yield f"{self.output}: {runs}, {queries}, {documents}, {size(self.bytes)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,10 @@ DEEP_QUESTION = "send and log an error reply"
 
 @dataclass(frozen=True)
 class Demonstrated(Result):
-    """The folder of the artifacts, and the results of all steps in order."""
+    """The folder of the artifacts, and the results of all steps in order.
+
+    It prints nothing, because each result was printed at the end of its step.
+    """
 
     folder: Path
     results: tuple[Any, ...]
@@ -39,9 +42,6 @@ class Demonstrated(Result):
     def as_json(self) -> Any:
         """A list of the results."""
         return [result.as_json() for result in self.results]
-
-    def __str__(self) -> str:
-        return ""  # each result was already printed at the end of its step
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Export: write vectors, training examples, or a model with its pooling for other tools."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
 
 _ST, _ONNX, _HUB = "sentence-transformers", "onnx", "hub"
@@ -43,8 +43,9 @@ class Exported(Result):
         """The folder and the facts."""
         return {"output": str(self.output), **self.facts}
 
-    def __str__(self) -> str:
-        return f"{self.output}: {self.text}"
+    def blocks(self) -> Iterator[Table | str]:
+        """The folder and its facts."""
+        yield f"{self.output}: {self.text}"
 
 
 @dataclass(frozen=True)

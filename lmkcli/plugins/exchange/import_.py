@@ -1,6 +1,6 @@
 """Import: convert vectors of another tool to a vectors folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline, Settings, composed
 from lmkcli.text.formatting import counted
 
@@ -48,9 +48,10 @@ class Imported(Result):
         """The folder and its counts."""
         return {"output": str(self.output), **self.facts}
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The folder and its counts."""
         documents = counted(self.facts["documents"], "document")
-        return f"{self.output}: {documents}, {self.facts['dim']:,} dimensions"
+        yield f"{self.output}: {documents}, {self.facts['dim']:,} dimensions"
 
 
 @dataclass(frozen=True)

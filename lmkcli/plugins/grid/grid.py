@@ -142,13 +142,15 @@ class Submitted(Result):
     steps: Mapping[str, int] = field(default_factory=dict)  # verb -> number of steps
     queued: tuple[str, ...] = ()  # tasks of an earlier submission; if any, nothing was submitted
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """A line for each job."""
         if self.queued:
             few = " ".join(self.queued[:10])
-            return f"{len(self.queued)} tasks of this grid are in the queue: {few}"
-        return "\n".join(
-            f"{verb}: job {job}, {self.steps[verb]} steps" for verb, job in self.jobs.items()
-        )
+            yield f"{len(self.queued)} tasks of this grid are in the queue: {few}"
+        else:
+            yield from (
+                f"{verb}: job {job}, {self.steps[verb]} steps" for verb, job in self.jobs.items()
+            )
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
+from lmkcli.artifact.kinds import OpenMapping
 from lmkcli.data.known_collections import facts_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation import results as evaluated
@@ -49,7 +50,7 @@ class ScoredCell:
 
     cell: GridCell
     result: ScoredRun
-    entry: dict[str, Any]
+    entry: scorelog.LogEntry
 
 
 def scored(plan: Plan, results: ResultsFolder) -> list[ScoredCell]:
@@ -89,7 +90,8 @@ class _Measured(TypedDict):
 
 def _read(cell: GridCell, folder: Path, names: Sequence[str]) -> ScoredCell:
     entry = scorelog.read(folder / SCORE_LOG)[-1]
-    validate(entry, _Measured, folder / SCORE_LOG, _AGAIN)
+    stored = cast(OpenMapping, entry)  # JSON, whose keys are texts
+    validate(stored, _Measured, folder / SCORE_LOG, _AGAIN)
     aggregated = dict(entry["scores"])
     per_query = _per_query(folder / RESULT, aggregated)
     collection = " ".join(cell.values[COLLECTION])
@@ -100,10 +102,10 @@ def _read(cell: GridCell, folder: Path, names: Sequence[str]) -> ScoredCell:
         computed.append(measure if str(measure) in aggregated else parse_measures([name])[0])
     if missing := [str(each) for each in computed if str(each) not in aggregated]:
         raise DataError(f"{folder / SCORE_LOG} has no {', '.join(missing)}; {_AGAIN}")
-    scores = Scores(aggregated, per_query, _coverage(entry["coverage"], folder / SCORE_LOG))
+    scores = Scores(aggregated, per_query, _coverage(stored["coverage"], folder / SCORE_LOG))
     measures = dict(zip(names, computed, strict=False))
     return ScoredCell(
-        cell, ScoredRun(Path(entry["run"]), cell.name, collection, scores, measures), entry
+        cell, ScoredRun(Path(stored["run"]), cell.name, collection, scores, measures), entry
     )
 
 
@@ -118,7 +120,7 @@ def _per_query(path: Path, names: Iterable[str]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _coverage(raw: dict[str, Any], log: Path) -> Coverage:
+def _coverage(raw: OpenMapping, log: Path) -> Coverage:
     names = ("judged_at", "tied_at")
     if not all(is_count(cut) for name in names for cut in raw[name]):
         raise DataError(f"{log} cannot be read (a cut-off is not a number); {_AGAIN}")

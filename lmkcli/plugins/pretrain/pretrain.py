@@ -1,5 +1,6 @@
 """Pretrain: train an encoder on texts, from a model or from an architecture."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -11,6 +12,7 @@ from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.result import Table
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.training.train_settings import DevelopmentSettings
 
@@ -19,8 +21,9 @@ from lmkcli.training.train_settings import DevelopmentSettings
 class Pretrained(Trained):
     """A model folder and the number of steps."""
 
-    def __str__(self) -> str:
-        return f"{self.output}: {self.steps:,} steps"
+    def blocks(self) -> Iterator[Table | str]:
+        """The folder and the steps."""
+        yield f"{self.output}: {self.steps:,} steps"
 
 
 @dataclass(frozen=True, kw_only=True)

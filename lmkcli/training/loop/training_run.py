@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -164,6 +164,7 @@ def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Any]) -> 
 def _record(job: Job, history: list[dict[str, float]], cut: Mapping[str, int]) -> TrainingRecord:
     """Return the contents of training.json. `cut` counts the texts that lost tokens (`LossTrainer.cut`)."""
     identity = job.identity  # computed once, because it reads all training data
+    own = job.record(history)
     record: TrainingRecord = {
         "version": __version__,
         "steps": job.settings.steps,
@@ -172,9 +173,17 @@ def _record(job: Job, history: list[dict[str, float]], cut: Mapping[str, int]) -
         "recipe": job.resolved.recipe.identity(),
         "settings": asdict(job.settings),
         "curve": [line for line in history if "loss" in line],
-        **job.record(history),
+        "base": own["base"],
+        "objective": own["objective"],
+        "sources": own["sources"],
+        "loaded_by": own["loaded_by"],
     }
-    return cast(TrainingRecord, {**record, **cut})
+    if "dev" in own:
+        record["dev"] = own["dev"]
+    if cut:  # a pre-training counts nothing
+        record["cut_queries"] = cut["cut_queries"]
+        record["cut_documents"] = cut["cut_documents"]
+    return record
 
 
 def _check_finite(learned: Mapping[str, Tensor]) -> None:

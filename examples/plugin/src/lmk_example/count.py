@@ -1,12 +1,13 @@
 """The command `lmk count`: each field of an operation becomes a flag."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from lmkcli.data.collection import open_collection
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result
+from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag
 
 
@@ -17,9 +18,10 @@ class Counted(Result):
     documents: int
     words: int | None = None
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Table | str]:
+        """The numbers on one line."""
         text = f"{self.documents:,} documents"
-        return text if self.words is None else f"{text}, {self.words:,} words"
+        yield text if self.words is None else f"{text}, {self.words:,} words"
 
 
 @dataclass(frozen=True)
