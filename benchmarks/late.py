@@ -43,7 +43,7 @@ from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import queries_of
-from lmkcli.retrieval.vectors.exact_scoring import DENSE
+from lmkcli.retrieval.vectors.exact_scoring import DENSE_SCORING
 from lmkcli.retrieval.vectors.vector_index import VectorIndex, open_query_encoder
 from lmkcli.spec.values import WHOLE, Muvera
 from lmkcli.store.doctable import DocRow
@@ -132,7 +132,7 @@ def read(collection: str, folder: Path, most: int) -> Data:
     queries, _ = queries_of(collection, all_queries=False)
     queries = queries[:most]
     encoded = open_query_encoder(vectors, SETTINGS).queries(queries)
-    hits = DENSE.search(vectors, SETTINGS).search(encoded, DEPTH)
+    hits = DENSE_SCORING.search(vectors, SETTINGS).search(encoded, DEPTH)
     truth = [
         rows[np.argsort(-scores, kind="stable")[:DEPTH]]
         for rows, scores in zip(hits.rows, hits.scores, strict=True)
@@ -153,10 +153,10 @@ def compare(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
 def stored_as(data: Data) -> Iterator[str]:
     """Search the vectors exactly, in each stored dtype."""
     stored = data.vectors.manifest.execution.store_dtype
-    exact = DENSE.search(data.vectors, SETTINGS)
+    exact = DENSE_SCORING.search(data.vectors, SETTINGS)
     yield data.line(f"exact, {stored}", stored_bytes(data.vectors, stored), None, exact)
     for dtype in ("int8", "int4", "int2", "binary"):
-        search = DENSE.search(Recoded(data.vectors, dtype), SETTINGS)
+        search = DENSE_SCORING.search(Recoded(data.vectors, dtype), SETTINGS)
         yield data.line(f"exact, {dtype}", stored_bytes(data.vectors, dtype), None, search)
 
 
@@ -273,7 +273,7 @@ def write_blocks(
         for store, writer in writers.items():
             writer.append(docs, open_codec(store).coded(block, writer.array_rows))
         memory = InMemory(block)
-        hits = DENSE.search(memory, SETTINGS).search(queries, DEPTH)
+        hits = DENSE_SCORING.search(memory, SETTINGS).search(queries, DEPTH)
         for query in range(count):
             found = np.concatenate([best[query], hits.rows[query] + first])
             values = np.concatenate([scores[query], hits.scores[query]])
@@ -334,7 +334,7 @@ def main() -> None:
             save(made[0], given.work / "made-arrays")
         stores = zip(given.store, made, strict=True) if "exact" in given.search else ()
         for store, each in stores:
-            search = DENSE.search(each.vectors, SETTINGS)
+            search = DENSE_SCORING.search(each.vectors, SETTINGS)
             size = stored_bytes(each.vectors, store)
             print(each.line(f"exact, {store}", size, None, search), flush=True)
         for line in searched(made[0], given.search, given.work):

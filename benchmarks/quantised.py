@@ -27,7 +27,7 @@ from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.vectors.candidates import ApproximateSearch
-from lmkcli.retrieval.vectors.exact_scoring import DENSE
+from lmkcli.retrieval.vectors.exact_scoring import DENSE_SCORING
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits, number
 from lmkcli.retrieval.vectors.vector_index import open_query_encoder
 from lmkcli.retrieval.vectors.vector_search import RowHits
@@ -75,7 +75,7 @@ class Bench:
         )
         self.units = RankedUnits(self.vectors)
         self.settings = settings
-        self.exact = DENSE.search(self.units.matrix, settings)
+        self.exact = DENSE_SCORING.search(self.units.matrix, settings)
 
     def run(self, rows: list[np.ndarray], scores: list[np.ndarray]) -> Run:
         rankings: dict[str, Ranking] = {}
@@ -89,7 +89,9 @@ class Bench:
         yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
         for dtype in ("int8", "int4", "int2", "binary"):
             stored = Recoded(self.vectors, dtype)
-            run = self.run(*DENSE.search(stored, self.settings).search(self.query_vectors, DEPTH))
+            run = self.run(
+                *DENSE_SCORING.search(stored, self.settings).search(self.query_vectors, DEPTH)
+            )
             yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
         for kind in kinds:
             with tempfile.TemporaryDirectory() as place:

@@ -52,13 +52,15 @@ class VerbRow(Row):
 class SourceRow(Row):
     """A source of collections: a function from a name and options to a Collection.
 
-    It opens names that start with one of the `prefixes`, or that are one of the `names`. `claims`
+    It opens names that start with one of the `prefixes`, or that are one of the `names`. The completion of a
+    shell offers its `examples`. `claims`
     ('module:function') may rename the path of a file to a name of this source: it returns '' for others.
     `holds` ('module:function') gives a name to an object of Python, such as the rows of a table.
     """
 
     prefixes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
     claims: str = ""
     holds: str = ""
 
@@ -144,7 +146,7 @@ class CodecRow(Row):
     """
 
     rows: str = "dense"
-    scoring: str = "lmkcli.retrieval.vectors.exact_scoring:DENSE"
+    scoring: str = "lmkcli.retrieval.vectors.exact_scoring:DENSE_SCORING"
     aggregates: tuple[str, ...] = ("max", "sum", "avg", "first")
 
 

@@ -39,13 +39,14 @@ def among(names: Iterable[str]) -> Completer:
 
 
 def collections(prefix: str) -> list[str]:
-    """Complete known groups of collections and their members."""
+    """Complete known groups of collections, their members, and the examples of sources."""
     names = [
         name
         for group in known_collections.groups()
         for name in (group, *known_collections.members(group))
     ]
-    return among([*names, "stdlib/functions", "stdlib/modules"])(prefix)
+    names += [name for row in catalog.SOURCES.values() for name in row.examples]
+    return among(names)(prefix)
 
 
 def models(prefix: str) -> list[str]:

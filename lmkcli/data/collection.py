@@ -430,7 +430,10 @@ HUB_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+|[./~].*)")
 
 
 def _claimed(name: str) -> tuple[str, str] | None:
-    """The source that reads a file by its kind, and the name in that source; None if there is none."""
+    """Return the name of the source that claims a file (`SourceRow.claims`), and the file's name in it.
+
+    None if no source claims it.
+    """
     for row in catalog.SOURCES.values():
         if row.claims and (own := catalog.load(row, f"source '{row.name}'", row.claims)(name)):
             return row.name, own

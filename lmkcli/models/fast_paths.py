@@ -252,10 +252,10 @@ def fast_path_key(weights: str, dtype: str, device: torch.device, options: tuple
 
 
 def cached_fast_path(key: str, check: Callable[[], FastPath]) -> FastPath:
-    """Return the fast path of this key: from the cache, else from `check`, which is then cached.
+    """Return the fast path of this key. If the cache lacks it, `check` finds it, and it is stored.
 
     The cache has one small file per key in $XDG_CACHE_HOME/lmk/routes (default ~/.cache/lmk/routes). If
-    it cannot be read or written, every start checks again.
+    the file cannot be read or written, every start of lmk calls `check` again.
     """
     path = caches.lmk_cache() / "routes" / f"{key[:32]}.json"
     try:

@@ -81,9 +81,9 @@ def usable_models() -> list[str]:
 
 
 def _base_encoder(adapter: str, base: str) -> Path:
-    """Return the encoder folder of an adapter's base.
+    """Return the folder of the encoder that an adapter was trained on.
 
-    The user did not name the base; a file names it. So lmk does not download it without consent.
+    A file of the adapter names this encoder, not the user. So lmk does not download it without consent.
     """
     if not is_local(base, None):
         raise DataError(

@@ -274,7 +274,7 @@ def read_architecture(path: Path) -> dict[str, Any]:
     architecture: dict[str, Any] = read_json(path) if path.suffix != ".toml" else _read_toml(path)
     if "model_type" not in architecture:
         raise DataError(
-            f"{path} is no architecture: it has no model_type, such as bert, modernbert, tite or m2-bert"
+            f"{path} is no architecture: it has no model_type, such as bert or modernbert"
         )
     return architecture
 

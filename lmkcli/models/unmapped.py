@@ -22,9 +22,9 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
-    """Let `from_pretrained` read the weights of a folder into memory; provide its arguments.
+    """Provide arguments for `from_pretrained`, with which it reads the weights of a folder into memory.
 
-    If the memory is not large enough for the files and the model together, they are mapped nevertheless.
+    If the memory is too small for the files and the model together, it maps the files.
     """
     needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
     with _LOADING:

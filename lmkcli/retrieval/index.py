@@ -224,15 +224,15 @@ class FindsChunks(Index, Protocol):
         """Return (query id, document id) -> the best chunk, for the documents `ids` of each query."""
 
 
-def _settings(*parts: str) -> tuple[str, ...]:
+def _fields(*parts: str) -> tuple[str, ...]:
     """The fields of OpenSettings that these parts of a search use."""
     fields = options(OpenSettings)
     return tuple(field.name for field in fields if {*parts} & {*field.flag.only.split()})
 
 
-QUERIES = _settings("queries")  # encoding of queries
-DATABASE = _settings("database")  # vectors in a database
-SEARCH = _settings("index", "database")  # an index over vectors
-SEVERAL = _settings("several")  # several vectors per document
-DENSE = (*SEARCH, *SEVERAL, *QUERIES)
-LEXICAL = _settings("feedback")  # query expansion by feedback
+QUERY_FIELDS = _fields("queries")  # encoding of queries
+DATABASE_FIELDS = _fields("database")  # vectors in a database
+SEARCH_FIELDS = _fields("index", "database")  # an index over vectors
+SEVERAL_FIELDS = _fields("several")  # several vectors per document
+DENSE_FIELDS = (*SEARCH_FIELDS, *SEVERAL_FIELDS, *QUERY_FIELDS)
+FEEDBACK_FIELDS = _fields("feedback")  # query expansion by feedback

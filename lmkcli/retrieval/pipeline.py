@@ -21,11 +21,11 @@ from lmkcli.retrieval.engines.index_settings import engine_options
 from lmkcli.retrieval.filtering import filtered
 from lmkcli.retrieval.fusion import FusedIndex
 from lmkcli.retrieval.index import (
-    DENSE,
-    LEXICAL,
-    QUERIES,
-    SEARCH,
-    SEVERAL,
+    DENSE_FIELDS,
+    FEEDBACK_FIELDS,
+    QUERY_FIELDS,
+    SEARCH_FIELDS,
+    SEVERAL_FIELDS,
     Index,
     IndexInfo,
     Passage,
@@ -105,23 +105,23 @@ def _reranker_setting_names(stages: Stages) -> set[str]:
         return {"trust_remote_code", "dtype"}
     if stages.rerank is None:
         return set()
-    return _setting_names(stages.rerank, stages).difference(SEARCH)
+    return _setting_names(stages.rerank, stages).difference(SEARCH_FIELDS)
 
 
 def _setting_names(path: Path, stages: Stages) -> set[str]:
     """The settings that have an effect on the index or run at `path`."""
     if path not in stages.artifacts:
-        return set(LEXICAL) if foreign_engine(path) else set()
+        return set(FEEDBACK_FIELDS) if foreign_engine(path) else set()
     described = stages.artifacts[path].manifest
     if isinstance(described, IndexManifest) and described.identity.recipe is None:
         chunked = described.identity.settings.get("unit") == "chunk"
-        return {"level"} if chunked else set(LEXICAL)
+        return {"level"} if chunked else set(FEEDBACK_FIELDS)
     recipe = recorded_recipe(described)
-    several = SEVERAL if recipe and recipe.doc.unit != "doc" else ()
+    several = SEVERAL_FIELDS if recipe and recipe.doc.unit != "doc" else ()
     if not isinstance(described, IndexManifest):
-        return {*QUERIES, *several}
-    common = {*SEARCH} - {*engine_options()}
-    return {*QUERIES, *several, *common, *engine_options(described.identity.family)}
+        return {*QUERY_FIELDS, *several}
+    common = {*SEARCH_FIELDS} - {*engine_options()}
+    return {*QUERY_FIELDS, *several, *common, *engine_options(described.identity.family)}
 
 
 def _open(
@@ -129,7 +129,7 @@ def _open(
 ) -> Index:
     if isinstance(path, Artifact) or not path.is_file():
         return open_index(path, settings)
-    settings.refuse("a run", *DENSE, *LEXICAL)
+    settings.refuse("a run", *DENSE_FIELDS, *FEEDBACK_FIELDS)
     settings.refuse_others("a run", "")
     return RunIndex(path, texts)
 
@@ -151,7 +151,7 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
         return foreign
     opened: Artifact[Manifest] = open_artifact(given, VectorsManifest, IndexManifest)
     if not isinstance(opened.manifest, IndexManifest):
-        settings.refuse("vectors", *SEARCH, *LEXICAL)
+        settings.refuse("vectors", *SEARCH_FIELDS, *FEEDBACK_FIELDS)
         settings.refuse_others("vectors", "")
         vectors = open_artifact(opened, VectorsManifest)
         from lmkcli.retrieval.vectors.vector_index import open_vectors  # imports torch

@@ -110,3 +110,7 @@ def test_bash_gets_names_without_heavy_imports(line: str, names: set[str]) -> No
 def test_models_of_the_cache_are_completed(tmp_path: Path) -> None:
     (tmp_path / "hub" / "models--Some--encoder-base").mkdir(parents=True)
     assert completions("lmk encode x -m S", HF_HOME=str(tmp_path)) == {"Some/encoder-base"}
+
+
+def test_the_examples_of_sources_are_completed() -> None:
+    assert completions("lmk encode stdlib/f") == {"stdlib/functions"}

@@ -318,9 +318,10 @@ class FolderCollection(Collection):
             yield Doc("", "", content.title)
 
     def _table(self, path: str) -> FileCollection | None:
-        """The records of a file; None for another file, and for a table that is better read as text.
+        """Return the records of a table; None for a file that is read as text.
 
-        That is a table without columns that lmk recognises, or a single object of JSON, such as settings.
+        Tables without columns that lmk recognises are read as text, and so is a single object of JSON, such
+        as settings.
         """
         if not is_table(path) or not isinstance(self._tree, DiskTree):
             return None
@@ -347,7 +348,7 @@ class FolderCollection(Collection):
         return self._file_stats_of(now, self._opened.missing) != self._opened.file_stats
 
     def unread_reasons(self) -> dict[str, str]:
-        """File -> the reason why it cannot be read, for all files so far."""
+        """Return why files cannot be read: the reason for each such file that was opened so far."""
         return self._listing.errors | self._skipped
 
     def check_all(self, files: list[str]) -> None:

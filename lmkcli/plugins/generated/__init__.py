@@ -8,6 +8,7 @@ ROWS = (
         "lmkcli.plugins.generated.python_code:open_stdlib",
         "functions and modules of Python's standard library (offline): stdlib/functions, stdlib/modules",
         prefixes=("stdlib/",),
+        examples=("stdlib/functions", "stdlib/modules"),
     ),
     SourceRow(
         "python",

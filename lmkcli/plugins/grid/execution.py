@@ -144,7 +144,7 @@ class Launcher:
 def run(plan: Plan, results: ResultsFolder, launcher: Launcher, report: Report) -> Outcome:
     """Run the missing steps. After a failure, only the steps that need the failed step do not run.
 
-    Stopped after a signal; then the running commands were stopped too, and have ended.
+    Raises Stopped after a signal, when the running commands have ended, too.
     """
     steps = results.missing(plan)
     results.forget(steps.values())

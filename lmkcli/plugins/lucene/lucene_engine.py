@@ -31,7 +31,7 @@ from lmkcli.plugins.lucene.jvm import (
     silence,
 )
 from lmkcli.progress import Progress
-from lmkcli.retrieval.index import DENSE, Index, IndexInfo
+from lmkcli.retrieval.index import DENSE_FIELDS, Index, IndexInfo
 from lmkcli.retrieval.lexical.feedback import BETA
 from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine, LexicalIndex, expansion
 from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
@@ -125,7 +125,7 @@ class Lucene(LexicalEngine):
     @classmethod
     def open_foreign(cls, folder: Path, settings: OpenSettings) -> Index:
         """Open a Lucene index that lmk did not make: English, and scored with the default k1 and b."""
-        settings.refuse("a Lucene index", *DENSE)
+        settings.refuse("a Lucene index", *DENSE_FIELDS)
         commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
         opened = LuceneSearch.read(folder, LexicalSettings(), settings.feedback)
         # The commit file names the segments by random ids, so its digest identifies the index.

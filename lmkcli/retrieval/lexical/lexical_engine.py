@@ -21,7 +21,7 @@ from lmkcli.progress import Progress, Report
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import (
-    DENSE,
+    DENSE_FIELDS,
     BoundsScores,
     Index,
     IndexInfo,
@@ -136,11 +136,11 @@ class LexicalEngine(Engine[CollectionInput]):
         own, files, path = self.settings, index.files, str(index.folder.absolute())
         digest, documents = index.record.digest, index.record.facts.get("documents")
         if own.unit == "doc":
-            settings.refuse(f"a {self.kind} index", *DENSE)
+            settings.refuse(f"a {self.kind} index", *DENSE_FIELDS)
             info = IndexInfo(path, self.kind, digest, expansion(settings), (), BM25)
             return LexicalIndex(info, self.open(files, settings.feedback), files, documents)
         settings.refuse(
-            f"a {self.kind} index of chunks", *(name for name in DENSE if name != "level")
+            f"a {self.kind} index of chunks", *(name for name in DENSE_FIELDS if name != "level")
         )
         if settings.feedback:
             raise UsageError(

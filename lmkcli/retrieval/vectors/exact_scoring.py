@@ -25,4 +25,4 @@ class DenseScoring:
         return ExactScorer(matrix)
 
 
-DENSE = DenseScoring()
+DENSE_SCORING = DenseScoring()

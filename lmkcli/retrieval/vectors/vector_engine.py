@@ -9,7 +9,7 @@ from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.index_settings import IndexSettings
-from lmkcli.retrieval.index import LEXICAL, Index, IndexInfo
+from lmkcli.retrieval.index import FEEDBACK_FIELDS, Index, IndexInfo
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput, indexed_vectors, notes_of
 from lmkcli.retrieval.open_settings import OpenSettings
@@ -58,7 +58,7 @@ class VectorEngine(Engine[VectorsInput[AnyRows]]):
         """Open an index."""
         from lmkcli.retrieval.vectors.vector_index import VectorIndex  # imports torch
 
-        settings.refuse(f"an index of kind {self.kind}", *LEXICAL)
+        settings.refuse(f"an index of kind {self.kind}", *FEEDBACK_FIELDS)
         kind = catalog.engine_row(self.kind).takes
         units = RankedUnits(
             indexed_vectors(index, settings.vectors, kind),

@@ -21,7 +21,7 @@ class Prediction:
     needs: ClassVar[frozenset[Need]] = frozenset({"targets"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """Return the mean over queries plus the mean over passages; the two are its parts."""
+        """Return the sum of two parts: the mean distance of queries, and that of passages."""
         query_loss = _distance(queries, given(facts.query_targets, "a teacher's vectors"))
         passage_loss = _distance(passages, given(facts.passage_targets, "a teacher's vectors"))
         parts = {

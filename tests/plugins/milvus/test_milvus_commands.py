@@ -50,7 +50,7 @@ def test_from_vectors_to_the_run_of_exact_search(
     assert not any(SECRET in text for text in texts)
     assert "milvus.db" in lmk("show", index).out
     assert "no files to verify" in lmk("verify", index, code=2).err
-    assert "Milvus" in lmk("repro", run, code=3).err
+    assert "in a database outside of its folder (--kind milvus)" in lmk("repro", run, code=3).err
 
 
 def test_replaced_and_kept_collections(lmk: Lmk, vectors: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
 from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSettings
 from lmkcli.retrieval.engines.index_settings import IndexSettings
-from lmkcli.retrieval.index import DATABASE
+from lmkcli.retrieval.index import DATABASE_FIELDS
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
 from lmkcli.retrieval.open_settings import OpenSettings
@@ -103,7 +103,7 @@ class Faiss(NearestEngine):
         from lmkcli.models.devices import choose_device  # imports torch
         from lmkcli.retrieval.vectors.muvera import FixedDimensional
 
-        settings.refuse("an index of FAISS", *DATABASE)
+        settings.refuse("an index of FAISS", *DATABASE_FIELDS)
         search = replace(self.settings, ef_search=settings.ef_search, nprobe=settings.nprobe)
         device = choose_device(settings.device)
         # Copying all lists to a GPU takes time, so a GPU is used only if the user named it.
