@@ -25,12 +25,12 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import Doc, open_collection
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.token_stream import tokenized
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.tokens import tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

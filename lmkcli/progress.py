@@ -11,6 +11,16 @@ class EstimatedTotal(int):
     """A total that may change. It is printed rounded, after "about"."""
 
 
+def estimate_total(count: int, fraction: float | None) -> int | None:
+    """Estimate all tokens or documents of a source from those in the fraction that was read.
+
+    None if the fraction is unknown.
+    """
+    if not fraction:
+        return None
+    return count if fraction >= 1 else EstimatedTotal(count / fraction)
+
+
 class Progress(Protocol):
     """Called by long loops from time to time."""
 

@@ -37,6 +37,7 @@ from lmkcli.encoding.encoder import (
     open_encoder,
 )
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
+from lmkcli.encoding.token_stream import token_stream, write_tokens
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import peak_bytes
 from lmkcli.models.tokenizer_folder import open_tokenizer
@@ -50,7 +51,7 @@ from lmkcli.store.part_writer import (
     duplicates_located,
     shard_writer,
 )
-from lmkcli.store.tokens import DocBlock, Tokens, token_stream, write_tokens
+from lmkcli.store.tokens import DocBlock, Tokens
 from lmkcli.vectors.codec import open_codec
 from lmkcli.vectors.stored import SPANS
 

@@ -21,6 +21,7 @@ from lmkcli.encoding.averaging import Averaging
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocuments, placed_in_context
 from lmkcli.encoding.representation import Combination, PooledPack, QueryEncoder
 from lmkcli.encoding.resolution import open_pooler, representation_of
+from lmkcli.encoding.token_stream import TokenStream, documents_of
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.forward import (
@@ -37,17 +38,11 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer
 from lmkcli.pooling.table import SpecialTokens
-from lmkcli.progress import Note, Report
+from lmkcli.progress import Note, Report, estimate_total
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.store.token_blocks import TokenBlock, TokenizedText
-from lmkcli.store.tokens import (
-    DocBlock,
-    TokenRow,
-    TokenStream,
-    documents_of,
-    estimate_total,
-)
+from lmkcli.store.tokens import DocBlock, TokenRow
 from lmkcli.text.formatting import shell_line
 from lmkcli.vectors.rows import AnyRows
 from lmkcli.vectors.stored import DENSE, Vectors

@@ -13,8 +13,9 @@ from lmkcli.data.known_collections import facts_of
 from lmkcli.encoding.artifacts import open_job
 from lmkcli.encoding.encoder import Encoder
 from lmkcli.encoding.jobs import CollectionJob
+from lmkcli.encoding.token_stream import token_stream
 from lmkcli.progress import Progress, Report, silent
-from lmkcli.store.tokens import TokenRow, Tokens, token_stream
+from lmkcli.store.tokens import TokenRow, Tokens
 from lmkcli.vectors.codec import open_codec
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace

@@ -15,12 +15,12 @@ from lmkcli.encoding.encoder import Encoder, open_encoder, open_query_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.encoding.resolution import ResolvedRecipe, representation_of, resolve
+from lmkcli.encoding.token_stream import tokenized
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.tokens import tokenized
 from lmkcli.vectors.codec import Codec, open_codec
 from lmkcli.vectors.stored import Vectors
 

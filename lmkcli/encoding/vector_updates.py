@@ -21,13 +21,14 @@ from lmkcli.encoding import artifacts
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import encode_stream
 from lmkcli.encoding.jobs import CollectionJob
+from lmkcli.encoding.token_stream import token_stream
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
 from lmkcli.store.part_reader import doc_table
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, duplicates_located
 from lmkcli.store.parts import UPDATES, Generation, PartSlice
-from lmkcli.store.tokens import Tokens, token_stream
+from lmkcli.store.tokens import Tokens
 from lmkcli.system.atomic import locked
 from lmkcli.system.item_streams import batched
 from lmkcli.vectors.stored import Vectors

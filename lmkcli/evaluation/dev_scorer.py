@@ -13,6 +13,7 @@ from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.encoding.encoder import BatchRunner, Encoder, encode_stream, encoder_of
 from lmkcli.encoding.resolution import ResolvedRecipe, representation_of
+from lmkcli.encoding.token_stream import token_stream
 from lmkcli.errors import DataError
 from lmkcli.evaluation.measures import evaluate
 from lmkcli.evaluation.scoring import DevSet, read_devsets
@@ -24,7 +25,6 @@ from lmkcli.retrieval.vectors.vector_search import scoring_of
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Device
-from lmkcli.store.tokens import token_stream
 from lmkcli.training.loop.development import DevScores
 from lmkcli.vectors.codec import open_codec
 from lmkcli.vectors.rows import AnyRows

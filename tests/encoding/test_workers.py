@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli.store import tokens
+from lmkcli.encoding import token_stream
 from lmkcli.vectors.stored import Vectors
 from tests.conftest import Lmk
 
@@ -20,7 +20,7 @@ WORDS = ("--gran", 8, "--dtype", "fp32", "--batch-tokens", 128, "--device", "cpu
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) -> None:
     """Several batches and parts of a small collection."""
-    monkeypatch.setattr(tokens, "WORKER_CHARACTERS", 400)
+    monkeypatch.setattr(token_stream, "WORKER_CHARACTERS", 400)
     part_bytes(3000)
 
 
@@ -51,7 +51,7 @@ def test_a_killed_worker_loses_nothing(
         given = (*WORDS, "--pool", "lmk", "--workers", 2, "-o", folder)
         return ("encode", beir, "-m", tiny_model("bert"), *given)
 
-    whole = tokens.in_order
+    whole = token_stream.in_order
 
     def one_is_killed(work: Any, items: Any, count: int) -> Iterator[Any]:
         made = whole(work, items, count)
@@ -62,7 +62,7 @@ def test_a_killed_worker_loses_nothing(
             yield result
 
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "in_order", one_is_killed)
+        patched.setattr(token_stream, "in_order", one_is_killed)
         done = lmk(*words(tmp_path / "v"), code=75)
     assert "signal 9" in done.err
     assert "Run the same command again" in done.err

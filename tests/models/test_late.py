@@ -16,6 +16,7 @@ from transformers import AutoModel
 from lmkcli.data.collection import Doc, Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.token_stream import tokenized
 from lmkcli.errors import DataError
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import LateInteraction
@@ -24,7 +25,6 @@ from lmkcli.pooling.table import MEAN
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.tokens import tokenized
 from lmkcli.vectors.rows import Ragged
 from tests import tiny
 

@@ -20,6 +20,7 @@ from lmkcli.data.run import Run
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import DocumentVectors, encode_stream
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.token_stream import TokenStream
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
@@ -32,7 +33,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
-from lmkcli.store.tokens import TokenRow, TokenStream
+from lmkcli.store.tokens import TokenRow
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors
 from tests import manifests

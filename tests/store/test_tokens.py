@@ -10,21 +10,13 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Shard, doc_hash
+from lmkcli.encoding.token_stream import TokenStream, token_stream, tokenized, write_tokens
 from lmkcli.errors import DataError, Stopped
-from lmkcli.progress import EstimatedTotal, Report
+from lmkcli.progress import EstimatedTotal, Report, estimate_total
 from lmkcli.store import parts, tokens
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.token_blocks import TextTokens
-from lmkcli.store.tokens import (
-    ARRAYS,
-    TokenRow,
-    Tokens,
-    TokenStream,
-    estimate_total,
-    token_stream,
-    tokenized,
-    write_tokens,
-)
+from lmkcli.store.tokens import ARRAYS, TokenRow, Tokens
 from tests import manifests
 
 DOCS = [

@@ -11,6 +11,7 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
 from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import DocumentVectors, encode_stream
+from lmkcli.encoding.token_stream import TokenStream
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, Recipe
@@ -18,7 +19,7 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
-from lmkcli.store.tokens import TokenRow, TokenStream
+from lmkcli.store.tokens import TokenRow
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors
 from tests import manifests

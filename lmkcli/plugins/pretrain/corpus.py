@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE
 from lmkcli.encoding import jobs
+from lmkcli.encoding.token_stream import token_stream
 from lmkcli.errors import DataError
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, Ints, TokenBlock
-from lmkcli.store.tokens import DocBlock, TokenRow, Tokens, token_stream
+from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
 from lmkcli.training.data.examples import Keys
 from lmkcli.training.data.sources import Source
 

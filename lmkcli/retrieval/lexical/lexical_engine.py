@@ -17,7 +17,7 @@ from lmkcli.data.collection import CollectionDigest, Doc, Query, doc_hash
 from lmkcli.data.contexts import field_of
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import Progress, Report
+from lmkcli.progress import Progress, Report, estimate_total
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.index_settings import IndexSettings
 from lmkcli.retrieval.index import (
@@ -36,7 +36,6 @@ from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.values import is_digits
 from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
-from lmkcli.store.tokens import estimate_total
 from lmkcli.system.item_streams import batched
 from lmkcli.text.analyzer import NONE, read_stopwords
 from lmkcli.text.query_words import QueryWords

@@ -8,11 +8,12 @@ import pytest
 
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.token_stream import tokenized
 from lmkcli.errors import UsageError
 from lmkcli.models.attention_weights import mean_attention
 from lmkcli.plugins.analysis import attention_profiles
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.store.tokens import TokenRow, tokenized
+from lmkcli.store.tokens import TokenRow
 
 
 def test_uniform_attention_is_one_everywhere() -> None:
