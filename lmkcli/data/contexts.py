@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from lmkcli import catalog
-from lmkcli.data.collection import CHUNK_BREAK, Doc
+from lmkcli.data.collection import CHUNK_BREAK, Doc, map_id
 from lmkcli.errors import DataError
 from lmkcli.text.headings import Outline
 
@@ -39,16 +39,17 @@ def own_start(doc: Doc, setting: str) -> int:
     return len(doc.title) + 1 if setting == TITLE and doc.title else 0
 
 
-def has_headings(doc_id: str) -> bool:
-    """Whether a document can have headings: not if its id is the path of source code or of a log.
+def has_headings(doc: Doc) -> bool:
+    """Whether a document can have headings: not if it is a file of source code or a log.
 
-    Stored documents keep their ids, so an update or a verification finds the same contexts. An address of the
-    web is no path: a page such as https://example.org/a.php is no source code.
+    A folder gives such a file its path as id and its name without the suffix as title. So the id `Node.js` of
+    a record is no file, also if the record has the title Node.js. Stored documents keep both, so an update or
+    a verification finds the same contexts.
     """
-    if "://" in doc_id:
+    path = PurePosixPath(doc.id.removesuffix(".gz").removesuffix(".GZ"))
+    if map_id(doc.title) != map_id(path.stem):
         return True
-    name = PurePosixPath(doc_id.lower().removesuffix(".gz"))
-    return not {name.suffix, name.name} & _without_headings()
+    return not {path.suffix.lower(), path.name.lower()} & _without_headings()
 
 
 @cache
@@ -65,7 +66,7 @@ def contexts_of(doc: Doc, setting: str, starts: Sequence[int]) -> list[str]:
     """
     if setting == TITLE:
         return [doc.title] * len(starts)
-    if setting == HEADINGS and not has_headings(doc.id):
+    if setting == HEADINGS and not has_headings(doc):
         return [""] * len(starts)
     if setting == HEADINGS:
         outline = Outline(doc.text.replace(CHUNK_BREAK, "\n"))

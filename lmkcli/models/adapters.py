@@ -9,6 +9,7 @@ code reads that folder.
 import hashlib
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from lmkcli.models.model_files import (
     WEIGHTS,
     Adapter,
     Count,
+    Scales,
     listed_modules,
     model_files,
 )
@@ -34,9 +36,23 @@ from lmkcli.system.input_files import file_digest, read_json
 
 CONFIG = "adapter_config.json"
 _NOT_MERGED = {CONFIG, "README.md"}
-# Options of peft that change the arithmetic, which lmk does not support.
-_UNSUPPORTED = ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+# Keys of adapter_config.json that lmk obeys, and those without an effect on a trained adapter. The tensors
+# themselves show which layers they belong to. Any other key with a value is refused.
+_OBEYED = {
+    *("peft_type", "base_model_name_or_path", "r", "lora_alpha", "rank_pattern", "alpha_pattern"),
+    *("use_rslora", "bias", "lora_bias", "modules_to_save", "init_lora_weights", "fan_in_fan_out"),
+}
+_WITHOUT_EFFECT = {
+    *("task_type", "inference_mode", "auto_mapping", "peft_version", "revision", "lora_dropout"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("megatron_core", "qalora_group_size", "merge_weights", "ephemeral_gpu_offload"),
+    *("eva_config", "corda_config", "loftq_config", "lora_ga_config", "runtime_config"),
+}
+# Ways to initialize the matrices that leave the weights of the base model unchanged
+_PLAIN_STARTS = (None, True, False, "true", "gaussian", "eva")
 _FIX = "merge it with peft (merge_and_unload), and give the folder of the result"
+# Names of layers, or ends of them; other patterns of peft are regular expressions of any cost
+_LAYERS = re.compile(r"\^?[\w.]+")
 # An adapter is smaller than its base, and a tiny base may get a long table of positions.
 _MAX_SHARE, _MAX_BYTES = 4, 1 << 30
 
@@ -49,6 +65,8 @@ class _Config(TypedDict):
     r: Count
     lora_alpha: float
     use_rslora: NotRequired[bool | None]
+    rank_pattern: NotRequired[dict[str, Count] | None]
+    alpha_pattern: NotRequired[dict[str, float] | None]
 
 
 def is_adapter(folder: Path) -> bool:
@@ -96,9 +114,25 @@ def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
 def _config(folder: Path) -> _Config:
     """Return the checked configuration of an adapter."""
     config: dict[str, Any] = dict(read_json(folder / CONFIG, _Config, _FIX))
-    kind, unsupported = config["peft_type"], [name for name in _UNSUPPORTED if config.get(name)]
-    if kind != "LORA" or unsupported or not math.isfinite(config["lora_alpha"]):
-        raise DataError(f"{folder} is an adapter of another kind ({unsupported or kind}); {_FIX}")
+    if config["peft_type"] != "LORA":
+        raise DataError(f"{folder} is an adapter of another kind ({config['peft_type']}); {_FIX}")
+    start = config.get("init_lora_weights")
+    unknown = [name for name in sorted(set(config) - _OBEYED - _WITHOUT_EFFECT) if config[name]]
+    unknown += [f"init_lora_weights = {start!r}"] if start not in _PLAIN_STARTS else []
+    if unknown:
+        raise DataError(
+            f"{folder / CONFIG} has {unknown[0]}, a variant of LoRA that lmk does not merge; {_FIX}"
+        )
+    alphas = [config["lora_alpha"], *(config.get("alpha_pattern") or {}).values()]
+    if not all(map(math.isfinite, alphas)):
+        raise DataError(f"{folder / CONFIG} has a lora_alpha that is not finite; {_FIX}")
+    for key in ("rank_pattern", "alpha_pattern"):
+        for pattern in config.get(key) or {}:
+            if not _LAYERS.fullmatch(pattern):
+                raise DataError(
+                    f"{folder / CONFIG} selects layers in {key} by {pattern[:80]!r}, and lmk reads only "
+                    f"names of layers; {_FIX}"
+                )
     return config  # type: ignore[return-value]
 
 
@@ -117,8 +151,14 @@ def _adapter(folder: Path, config: _Config) -> Adapter:
         for path in named
         if (folder / path).is_dir()
     }
-    root = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
-    return Adapter(folder, matrices, texts, modules, config["lora_alpha"] / root)
+    scales = Scales(
+        config["r"],
+        config["lora_alpha"],
+        config.get("rank_pattern") or {},
+        config.get("alpha_pattern") or {},
+        bool(config.get("use_rslora")),
+    )
+    return Adapter(folder, matrices, texts, modules, scales)
 
 
 def _check_size(matrices: Path, base: Path) -> None:

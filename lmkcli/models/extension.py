@@ -121,9 +121,19 @@ def fixed_rows(model: Any) -> int | None:
     return None
 
 
-def first_position(table: torch.nn.Embedding | None) -> int:
-    """Return the first position id: padding_idx + 1 for the RoBERTa family, 0 for all others."""
-    return 0 if table is None or table.padding_idx is None else int(table.padding_idx) + 1
+def first_position(model: Any) -> int:
+    """Return the first position id, which is the number of rows of the table before the first position.
+
+    It is padding_idx + 1 for the RoBERTa family, 2 for Nyströmformer, YOSO and MRA, and 0 for most others.
+    """
+    table = position_table(model)
+    if table is None:
+        return 0
+    if table.padding_idx is not None:
+        return int(table.padding_idx) + 1
+    owner = next(module for module in model.modules() if table in module.children())
+    ids = getattr(owner, "position_ids", None)  # those of the longest input, [1, length]
+    return max(int(table.num_embeddings) - ids.shape[-1], 0) if torch.is_tensor(ids) else 0
 
 
 def _lengthen_table(model: Any, how: str, length: int, stepping: bool) -> None:
@@ -133,7 +143,7 @@ def _lengthen_table(model: Any, how: str, length: int, stepping: bool) -> None:
             f"--extend {how} lengthens a table of positions, and this model has none; for rotary "
             "positions use --extend ntk or selfextend"
         )
-    first = first_position(table)
+    first = first_position(model)
     trained = table.num_embeddings - first
     steps = _stride(trained, how, length)
     rows = exact_value(table.weight)
@@ -148,8 +158,8 @@ def _lengthen_table(model: Any, how: str, length: int, stepping: bool) -> None:
         for name, child in list(owner.named_children()):
             if child is table:
                 setattr(owner, name, longer)
-                _lengthen_buffers(owner, table.num_embeddings, len(weight))
-    model.config.max_position_embeddings = len(weight)
+                _lengthen_buffers(owner, table.num_embeddings, len(weight), first)
+    model.config.max_position_embeddings += len(weight) - table.num_embeddings
     if stepping:
         hook = SteppedPositions(trained, steps, first)
         model.register_forward_pre_hook(hook, with_kwargs=True)
@@ -172,13 +182,17 @@ def lengthened(rows: torch.Tensor, steps: int, how: str) -> torch.Tensor:
     return grouped + share * (next_rows - grouped)
 
 
-def _lengthen_buffers(owner: torch.nn.Module, old: int, new: int) -> None:
-    """Lengthen the buffers of the embeddings of BERT's family, which have one id per position, [1, old]."""
+def _lengthen_buffers(owner: torch.nn.Module, old: int, new: int, first: int) -> None:
+    """Lengthen the buffers of embeddings, which have one number for each position: [1, old].
+
+    Those of Nyströmformer have none for the rows before the first position: [1, old - first].
+    """
     for name, buffer in list(owner.named_buffers(recurse=False)):
-        if buffer.shape == (1, old):
-            longer = torch.zeros(1, new, dtype=buffer.dtype, device=buffer.device)
+        if buffer.shape in ((1, old), (1, old - first)):
+            absent = old - buffer.shape[1]
+            longer = torch.zeros(1, new - absent, dtype=buffer.dtype, device=buffer.device)
             if name == "position_ids":
-                longer += torch.arange(new, device=buffer.device)
+                longer += torch.arange(absent, new, device=buffer.device)
             owner.register_buffer(name, longer, persistent=False)
 
 

@@ -5,13 +5,14 @@ is computed in float64, where products of fp16 numbers are exact, so that every 
 weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers.pytorch_utils import Conv1D
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
@@ -20,6 +21,7 @@ from lmkcli.models.model_files import (
     TEXTS,
     WEIGHTS,
     Adapter,
+    Scales,
     copy_files,
     listed_modules,
     model_files,
@@ -28,6 +30,9 @@ from lmkcli.models.tensors import read_tensors
 from lmkcli.models.unmapped import unmapped
 
 PREFIX = "base_model.model."  # peft writes it before the names of the base model
+# The tensors of a layer; the first dimension of A is the rank
+_MATRICES = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B")
+_CONFIG = "adapter_config.json"
 _FIX = "download the adapter again"
 _POSITIONS = "position_embeddings.weight"  # a table of positions, which an adapter can lengthen
 
@@ -56,6 +61,18 @@ def low_rank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, value in state.items()
         if ".lora_A." in name or ".lora_B." in name
     }
+
+
+def _shift(added: Mapping[str, Tensor], layer: str, end: str) -> tuple[Tensor | None, set[str]]:
+    """Return the summand of a layer's weight or bias, without its factor, and the names of its tensors.
+
+    DataError for matrices that have no product.
+    """
+    if end == "bias":
+        name = f"{layer}.lora_B.bias"
+        return added.get(name), {name}
+    names = {f"{layer}.{matrix}" for matrix in _MATRICES}
+    return (_delta(added, layer) if end == "weight" else None), names & set(added)
 
 
 def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor | None:
@@ -93,7 +110,11 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
         copy_files(files, growing / path)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # it would count shards of small files
     added = read_tensors(adapter.matrices, "the matrices of an adapter")
-    added = {name.removeprefix(PREFIX): value for name, value in added.items()}
+    # whole tensors of a layer that has matrices, too, such as its bias, are below `base_layer`
+    added = {
+        name.removeprefix(PREFIX).replace(".base_layer.", "."): value
+        for name, value in added.items()
+    }
     with (
         opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False),
         unmapped(base) as arguments,
@@ -102,7 +123,8 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
             base, dtype="float32", trust_remote_code=False, **arguments
         )
     try:
-        state = _merged_state(_own_state(model), added, adapter.factor)
+        turned = [n for n, module in model.named_modules() if isinstance(module, Conv1D)]
+        state = _merged_state(_own_state(model), added, adapter.scales, turned)
     except DataError as error:
         raise DataError(f"{adapter.matrices}: {error}") from None
     table = next((v for k, v in state.items() if k.endswith(_POSITIONS)), None)
@@ -137,24 +159,39 @@ def _modules(growing: Path, adapter: Adapter, base: Path) -> dict[str, list[Path
 
 
 def _merged_state(
-    state: dict[str, Tensor], added: Mapping[str, Tensor], factor: float
+    state: dict[str, Tensor], added: Mapping[str, Tensor], scales: Scales, turned: Container[str]
 ) -> dict[str, Tensor]:
-    """Return the tensors of a base model with those of an adapter. DataError for those of another model."""
-    used = 0
+    """Return the tensors of a base model with those of an adapter.
+
+    `turned` names the layers whose weights are stored as [in, out] (GPT-2). DataError for tensors of another
+    model, and for matrices of another rank than the declared one.
+    """
+    used = set()
     for name, weight in state.items():
-        delta = _delta(added, name.removesuffix(".weight"))
+        layer, _, end = name.rpartition(".")
         if name in added:
             given = added[name]
             rows = given.ndim == 2 and len(given) > 0 and name.endswith(_POSITIONS)
             if given.shape != weight.shape and not (rows and given.shape[1:] == weight.shape[1:]):
                 shapes = f"{list(given.shape)}, not {list(weight.shape)}"
                 raise DataError(f"the tensor {name} has the shape {shapes}; {_FIX}")
-            state[name], used = given.float(), used + 1
-        elif delta is not None and delta.shape == weight.shape:
-            state[name], used = _sum(weight, delta, factor), used + 2
-    if used != len(added):
+            state[name] = given.float()
+            used.add(name)
+        shift, names = _shift(added, layer, end)
+        if shift is not None:
+            shift = shift.T if layer in turned and end == "weight" else shift
+        if shift is not None and shift.shape == state[name].shape:
+            ranks = [len(added[name]) for name in names if name.endswith(("A", "A.weight"))]
+            if ranks and ranks != [scales.rank_of(layer)]:
+                raise DataError(
+                    f"the matrices of {layer} have the rank {ranks[0]}, and {_CONFIG} declares "
+                    f"{scales.rank_of(layer)}; {_FIX}"
+                )
+            state[name] = _sum(state[name], shift, scales.factor(layer))
+            used.update(names)
+    if lost := sorted(set(added) - used):
         raise DataError(
-            f"{len(added) - used} tensors without a counterpart in its base model; the adapter belongs "
-            "to another model"
+            f"{len(lost)} tensors without a counterpart in its base model ({lost[0]}); the adapter belongs "
+            "to another model, or is of a kind that lmk does not merge"
         )
     return state

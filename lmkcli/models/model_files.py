@@ -6,8 +6,9 @@ recursively: a model has files of known kinds at its top and in the folders that
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
@@ -38,6 +39,7 @@ _LONGEST = 500  # characters of an error of a library; it may list all tensors o
 _POINTER, _POINTER_SIZE = b"version https://git-lfs", 1024  # of Git LFS, in place of a large file
 _PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Exception
 Fields = TypeVar("Fields")
+Number = TypeVar("Number", int, float)
 
 
 class _AddedToken(TypedDict):
@@ -199,14 +201,44 @@ def copy_files(files: list[Path], target: Path) -> None:
         shutil.copyfile(file, target / file.name)
 
 
+class Scales(NamedTuple):
+    """The factors of low-rank products, from ranks and alphas; some layers may have others than most.
+
+    The factor is alpha / rank, or alpha / sqrt(rank) with `rslora`.
+    """
+
+    rank: int
+    alpha: float
+    rank_pattern: dict[str, int]
+    alpha_pattern: dict[str, float]
+    rslora: bool
+
+    def rank_of(self, layer: str) -> int:
+        """Return the declared rank of the layer with this name."""
+        return _of_layer(self.rank_pattern, layer, self.rank)
+
+    def factor(self, layer: str) -> float:
+        """Return the factor of the product of the layer with this name."""
+        rank = self.rank_of(layer)
+        return _of_layer(self.alpha_pattern, layer, self.alpha) / (
+            rank**0.5 if self.rslora else rank
+        )
+
+
+def _of_layer(patterns: Mapping[str, Number], layer: str, usual: Number) -> Number:
+    """Return the value of the first pattern that matches the end of a layer's name, as peft does."""
+    matching = (value for name, value in patterns.items() if re.match(rf"(.*\.)?({name})$", layer))
+    return next(matching, usual)
+
+
 class Adapter(NamedTuple):
-    """The files of an adapter. `factor` is the factor of its low-rank products."""
+    """The files of an adapter, and the factors of its low-rank products."""
 
     folder: Path
     matrices: Path
     texts: list[Path]
     modules: dict[str, list[Path]]  # the files of each folder of a module
-    factor: float
+    scales: Scales
 
 
 class ListedModule(TypedDict):

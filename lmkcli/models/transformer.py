@@ -230,7 +230,7 @@ class Transformer:
 
     @cached_property
     def _first_position(self) -> int:
-        return first_position(position_table(self.module))
+        return first_position(self.module)
 
     @torch.inference_mode()
     def check(self, fusing: bool) -> FastPath:
@@ -467,4 +467,4 @@ def position_limit(model: Any) -> int:
     table = position_table(model)
     if table is None:
         return fixed_rows(model) or trained_length(model) or NO_LIMIT
-    return int(table.num_embeddings) - first_position(table)
+    return int(table.num_embeddings) - first_position(model)

@@ -1,5 +1,6 @@
 """Contexts of chunks: the title, headings, or a field of the documents."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -22,15 +23,34 @@ def test_headings_are_found_in_the_text_after_a_title() -> None:
 
 
 @pytest.mark.parametrize("name", ["src/power.py", "old run.sh.gz", "Makefile", "server.LOG"])
-def test_comments_of_programs_are_no_headings(name: str) -> None:
-    """The id of a document in a folder is the path of its file."""
-    assert contexts_of(Doc(name, "# a comment\nx = 1"), "headings", [12]) == [""]
-    assert contexts_of(Doc(f"{name}.md", "# A title\nx = 1"), "headings", [10]) == ["A title"]
+@pytest.mark.parametrize("options", ["", ",map_ids=1"])
+def test_comments_of_programs_are_no_headings(tmp_path: Path, name: str, options: str) -> None:
+    """A file of source code in a folder; the same text in a file of Markdown has a heading."""
+    for each in (name, f"{name}.md"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        text = b"# a comment\nx = 1"
+        (tmp_path / each).write_bytes(gzip.compress(text) if each.endswith(".gz") else text)
+    docs = open_collection(f"folder:{tmp_path}{options}").docs()
+    found = {doc.id: contexts_of(doc, "headings", [len(doc.content) - 1]) for doc in docs}
+    name = name.replace(" ", "_") if options else name
+    assert found[name] == [""]
 
 
-def test_a_page_of_the_web_has_headings() -> None:
-    page = Doc("https://example.org/guide.php", "# A title\nx = 1")
-    assert contexts_of(page, "headings", [10]) == ["A title"]
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("https://example.org/guide.php", ""),
+        ("https://example.org/guide.php", "A guide"),
+        ("Node.js", "Node.js"),
+        ("Node.js", ""),
+        ("wiki/Vue.js", "Vue.js"),
+        ("Makefile", ""),
+        ("7.c", "The seventh"),
+    ],
+)
+def test_the_id_of_a_record_is_no_file(name: str, title: str) -> None:
+    page = Doc(name, "# A title\nx = 1", title)
+    assert contexts_of(page, "headings", [len(page.content) - 1]) == ["A title"]
 
 
 def test_headings_in_given_chunks() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel
@@ -27,7 +28,8 @@ from lmkcli.models.extension import (
     rotate_by,
     stride,
 )
-from lmkcli.models.transformer import Transformer, position_limit
+from lmkcli.models.lookup import read_model
+from lmkcli.models.transformer import Transformer, length_limit, position_limit
 from lmkcli.store.token_blocks import Ints
 from tests import tiny
 
@@ -86,7 +88,7 @@ def test_recurrent_positions_are_remainders(tiny_model: Models, name: str) -> No
     made = wrapped(model)
     states = made.states([ids, short])
     torch.testing.assert_close(states[LONG:], alone(original, short), **NEAR)
-    first = extension.first_position(extension.position_table(original))
+    first = extension.first_position(original)
     table = extension.position_table(original).weight  # type: ignore[union-attr]
     longer_table = extension.position_table(model).weight  # type: ignore[union-attr]
     for p in range(LONG):
@@ -100,7 +102,7 @@ def test_given_positions_are_used(tiny_model: Models, name: str) -> None:
     places = [np.r_[0:4, 50:55].astype(np.int32), np.r_[0:10, 90:100].astype(np.int32)]
     made = wrapped(loaded(tiny_model(name)))
     original = loaded(tiny_model(name))
-    first = extension.first_position(extension.position_table(original))
+    first = extension.first_position(original)
     expected = [
         alone(original, ids, first + torch.from_numpy(at).long()[None])
         for ids, at in zip(sequences, places, strict=True)
@@ -118,7 +120,7 @@ def test_given_positions_are_used(tiny_model: Models, name: str) -> None:
 def test_grouped_positions_of_a_long_input_are_its_quotients(tiny_model: Models, name: str) -> None:
     """Position p uses row p // s of the original table, for every first position id."""
     (ids,) = random_ids(LONG)
-    first = extension.first_position(extension.position_table(loaded(tiny_model(name))))
+    first = extension.first_position(loaded(tiny_model(name)))
     model = loaded(tiny_model(name))
     positions = first + torch.arange(LONG)[None] // 4
     if name == "bert":  # its buffer of token types is as short as its table
@@ -414,3 +416,44 @@ def test_other_kinds_of_rotation_are_refused(
     )
     with pytest.raises(UsageError, match="use --extend ntk"):
         extend_positions(model, "selfextend", 10**6)
+
+
+@pytest.fixture(params=["NystromformerConfig", "YosoConfig", "MraConfig"])
+def before_the_first(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A model with two rows of its table before the first position, of 40 positions."""
+    config = getattr(transformers, request.param)(
+        vocab_size=tiny.VOCABULARY, hidden_size=tiny.WIDTH, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=40, initializer_range=0.2, use_expectation=True,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_rows_before_the_first_position(before_the_first: Path) -> None:
+    """The limit, the first position, and given positions are those of transformers' own forward."""
+    model = wrapped(loaded(before_the_first))
+    assert position_limit(model.module) == 40
+    assert length_limit(read_model(str(before_the_first)), trust=False) == 40
+    (ids,) = random_ids(40)
+    expected = alone(loaded(before_the_first), ids)
+    torch.testing.assert_close(model.states([ids]), expected, **NEAR)
+    counted = model.states([ids], positions=[np.arange(40, dtype=np.int32)])
+    torch.testing.assert_close(counted, expected, **NEAR)
+    with pytest.raises((IndexError, RuntimeError)):
+        alone(loaded(before_the_first), random_ids(41)[0])
+
+
+@pytest.mark.parametrize("how", ["grouped", "recurrent"])
+def test_rows_before_the_first_position_stay(before_the_first: Path, how: str) -> None:
+    """Short inputs keep their states, and long ones can be read."""
+    ids, long = random_ids(40, 75)
+    original, model = loaded(before_the_first), loaded(before_the_first)
+    extend_positions(model, how, 80)
+    assert position_limit(model) == 80
+    made = wrapped(model)
+    torch.testing.assert_close(made.states([ids]), alone(original, ids), **NEAR)
+    rows, longer = (extension.position_table(each).weight for each in (original, model))
+    places = torch.arange(75) % 40 if how == "recurrent" else torch.arange(75) // 2
+    torch.testing.assert_close(longer[2:77], rows[2 + places])
+    assert len(made.states([long])) == 75

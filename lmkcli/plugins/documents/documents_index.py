@@ -110,7 +110,7 @@ class DocumentsIndex:
             first = first_line(self.root, path, doc.text, self._encoding)
             lines = _lines(doc.text, begin, end, first) if first else None
         placed = passage._replace(path=path, page=page, lines=lines)
-        if has_headings(doc.id):
+        if has_headings(doc):
             return placed._replace(heading=_heading(doc, begin, end, words))
         begin, end = _whole_lines(doc.text, begin, end)
         shift = _lead(doc)

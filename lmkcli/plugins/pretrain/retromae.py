@@ -23,6 +23,7 @@ from lmkcli.models.decoders import (
     language_head,
     recomputed,
 )
+from lmkcli.models.extension import first_position
 from lmkcli.models.forward import Model
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions, masked_language
@@ -157,20 +158,15 @@ def embed(encoded: EncodedTexts, tokens: Tensor, places: Tensor) -> Tensor:
     arguments: dict[str, Any] = {"input_ids": None, "inputs_embeds": None}
     arguments["inputs_embeds" if tokens.ndim == 2 else "input_ids"] = tokens[None]
     if table is not None:
-        arguments["position_ids"] = (places + _first(table))[None]
+        arguments["position_ids"] = (places + first_position(encoded.encoder))[None]
     return cast(Tensor, encoded.encoder.embeddings(**arguments)[0])
 
 
 def raw(encoded: EncodedTexts, vectors: Tensor, places: Tensor) -> Tensor:
     """Add to vectors [n, dim] the position embeddings of their positions `places`."""
     table = cast(nn.Embedding, positions(encoded.encoder))
-    rows: Tensor = table(places + _first(table))
+    rows: Tensor = table(places + first_position(encoded.encoder))
     return vectors + rows
-
-
-def _first(table: nn.Embedding) -> int:
-    """Return the table's row of the first position. In some tables the row of the padding precedes it."""
-    return 0 if table.padding_idx is None else int(table.padding_idx) + 1
 
 
 def positions(encoder: Any) -> nn.Embedding | None:

@@ -64,7 +64,7 @@ class ServedIndex:
             return []
         found = []
         for doc in self.index.sample(_SAMPLE):
-            found_in = headings(doc.text) if has_headings(doc.id) else []
+            found_in = headings(doc.text) if has_headings(doc) else []
             heading = next((each.words for each in found_in), "")
             example = " ".join(f"{doc.title} {heading}".split())
             if _SHORTEST <= len(example) <= _LONGEST and " " in example:

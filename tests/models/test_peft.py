@@ -1,0 +1,115 @@
+"""Adapters that peft wrote: lmk makes the states of peft itself, or refuses them with a sentence."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from transformers import AutoModel
+
+from lmkcli.errors import DataError
+from lmkcli.models.forward import ModelOptions
+from lmkcli.models.lookup import read_model
+from lmkcli.models.transformer import open_model
+from tests.models.families import save
+
+QUERY, KEY = "attention.self.query", "attention.self.key"
+BERT = ["query", "key", "output.dense"]
+LORA: dict[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": BERT}
+MERGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("BERT", LORA),
+    "a rank of some layers": ("BERT", LORA | {"rank_pattern": {"key": 2, f"layer.1.{QUERY}": 3}}),
+    "an alpha of some layers": ("BERT", LORA | {"alpha_pattern": {"query": 1, f"0.{KEY}": 2}}),
+    "both": (
+        "BERT",
+        LORA | {"rank_pattern": {f"^encoder.layer.0.{KEY}": 1}, "alpha_pattern": {"key": 9}},
+    ),
+    "rsLoRA": ("BERT", LORA | {"use_rslora": True}),
+    "rsLoRA with ranks": ("BERT", LORA | {"use_rslora": True, "rank_pattern": {"query": 2}}),
+    "biases of its layers": ("BERT", LORA | {"bias": "lora_only"}),
+    "all biases": ("BERT", LORA | {"bias": "all"}),
+    "biases of the matrices": ("BERT", LORA | {"lora_bias": True}),
+    "whole modules": ("BERT", LORA | {"modules_to_save": ["intermediate.dense"]}),
+    "embeddings": ("BERT", LORA | {"target_modules": ["word_embeddings", "query"]}),
+    "embeddings as a whole": ("BERT", LORA | {"modules_to_save": ["word_embeddings"]}),
+    "some layers": ("BERT", LORA | {"layers_to_transform": [1]}),
+    "gaussian": ("BERT", LORA | {"init_lora_weights": "gaussian"}),
+    "weights as [in, out]": ("GPT-2", LORA | {"target_modules": ["c_attn", "c_proj"]}),
+    "a decoder": ("Qwen3", LORA | {"target_modules": "all-linear"}),
+}
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "use_dora": ("BERT", {"use_dora": True}),
+    "trainable_token_indices": ("BERT", {"trainable_token_indices": [7, 9]}),
+    "alora_invocation_tokens": ("Qwen3", {"alora_invocation_tokens": [7]}),
+    "layer_replication": ("Qwen3", {"layer_replication": [[0, 1], [0, 1]]}),
+    "init_lora_weights = 'pissa'": ("BERT", {"init_lora_weights": "pissa"}),
+    "init_lora_weights = 'olora'": ("BERT", {"init_lora_weights": "olora"}),
+}
+
+
+def adapter_of(folder: Path, family: str, settings: dict[str, Any]) -> tuple[Path, Any]:
+    """Write an adapter with random tensors in all trained places; return it and the model of peft."""
+    base = save(folder / "base", family)
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.get_peft_model(AutoModel.from_pretrained(base), peft.LoraConfig(**settings))
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad:
+                    weight += torch.randn(weight.shape) / 4
+        model.save_pretrained(folder / "adapter")
+        loaded = AutoModel.from_pretrained(base)
+        opened = peft.PeftModel.from_pretrained(loaded, folder / "adapter")
+    return folder / "adapter", opened.eval()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of merged models of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_adapters_make_the_states_of_peft(tmp_path: Path, name: str) -> None:
+    folder, reference = adapter_of(tmp_path, *MERGED[name])
+    ids = np.arange(30, 50, dtype=np.int32)
+    with torch.inference_mode():
+        expected = reference(input_ids=torch.from_numpy(ids).long()[None]).last_hidden_state[0]
+        base = AutoModel.from_pretrained(tmp_path / "base")
+        before = base(input_ids=torch.from_numpy(ids).long()[None]).last_hidden_state[0]
+    made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(made, before, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_variants_are_refused(tmp_path: Path, name: str) -> None:
+    family, more = REFUSED[name]
+    targets = {"target_modules": "all-linear"} if family == "Qwen3" else {}
+    folder, _ = adapter_of(tmp_path, family, LORA | targets | more)
+    with pytest.raises(DataError, match=f"adapter_config.json has {name}, .*merge_and_unload"):
+        read_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"r": 8}, "have the rank 4, and adapter_config.json declares 8"),
+        ({"rank_pattern": {"(a+)+b": 2}}, "rank_pattern by '.a"),
+        ({"alpha_pattern": {"key": float("inf")}}, "lora_alpha that is not finite"),
+        ({"a_new_variant": {"x": 1}}, "has a_new_variant, a variant"),
+    ],
+)
+def test_settings_that_contradict_the_tensors_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder, _ = adapter_of(tmp_path, "BERT", LORA)
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(DataError, match=message):
+        read_model(str(folder))
