@@ -16,7 +16,6 @@ from lmkcli.data.fields import (
     METADATA,
     QUERY_ID_FIELDS,
     QUERY_TEXT_FIELDS,
-    TEXT_FIELDS,
     Fields,
     Record,
 )
@@ -34,7 +33,6 @@ TITLE_NAMES = ("title", "name", "headline", "subject", "heading")
 TEXT_NAMES = (
     *("content", "body", "abstract", "passage", "document", "paragraph", "description", "message"),
 )
-_QUERY_TEXTS = (*TEXT_FIELDS, "query", "question", "title")
 _TRAINING_NAMES = (
     *(
         "anchor",
@@ -52,7 +50,15 @@ _TRAINING_NAMES = (
 # Names that show that a first line is a header, or that an object is a record.
 USUAL_NAMES = frozenset(
     (
-        *(*QUERY_ID_FIELDS, *ID_NAMES, *TITLE_NAMES, *TEXT_NAMES, *_QUERY_TEXTS, CHUNKS, METADATA),
+        *(
+            *QUERY_ID_FIELDS,
+            *ID_NAMES,
+            *TITLE_NAMES,
+            *TEXT_NAMES,
+            *QUERY_TEXT_FIELDS,
+            CHUNKS,
+            METADATA,
+        ),
         *_TRAINING_NAMES,
     )
 )
@@ -182,6 +188,15 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
     return replace(others, names=tuple(found))
 
 
+def check_numbering(columns: Sequence[str], typed: Typed) -> None:
+    """Raise DataError if a column may have the ids, because the numbers of rows would replace them."""
+    if found := _matching(columns, (*ID_NAMES, "corpus_id")):
+        raise DataError(
+            f"{typed.name}: no column _id, id, docid or doc_id, and {found[0]} may have the ids; to use it: "
+            f"{typed.with_option('id', found[0])}; to number the rows: {typed.with_option('id', ROW)}"
+        )
+
+
 def _of_pyterrier(record: Record) -> bool:
     """Whether docid is an internal number of a table of PyTerrier, next to docno, the id."""
     return "docno" in record and "docid" in record and not {"_id", "id", "doc_id"} & record.keys()
@@ -196,7 +211,7 @@ def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fie
         return fields
     names = (*QUERY_ID_FIELDS, *ID_NAMES)
     id_name = fields.id_name or _id_column(columns, sample, names, fields.map_ids)
-    found = fields.names or tuple(_matching(columns, _QUERY_TEXTS)[:1])
+    found = fields.names or tuple(_matching(columns, QUERY_TEXT_FIELDS)[:1])
     if not found:
         raise _ambiguous([], sample, replace(fields, id_name=id_name), typed)
     return replace(fields, id_name=id_name, names=found)
@@ -221,7 +236,7 @@ def note(found: Fields, given: Fields, name: str) -> str:
 
 def _only(found: Fields, given: Fields) -> str:
     """An addition for a text that was found by its values."""
-    names = {*found.texts, *TEXT_NAMES, *_QUERY_TEXTS}
+    names = {*found.texts, *TEXT_NAMES, *QUERY_TEXT_FIELDS}
     usual = all(plain_name(name.split(".")[-1]) in names for name in found.names)
     return "" if usual or given.names else " (only this text has several words)"
 

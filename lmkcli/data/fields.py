@@ -25,7 +25,7 @@ ID_FIELDS = ("_id", "id", "docid", "doc_id")
 TEXT_FIELDS = ("text", "contents")
 CHUNKS = "chunks"  # a list of texts: the chunks of a document, if the collection defines them
 QUERY_ID_FIELDS = (*ID_FIELDS, "query_id", "qid")
-QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query", "title")
+QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query", "question", "title")
 _MISSING = object()
 _SHOWN = 60  # characters of a value in a message
 METADATA = "metadata"  # in BEIR's records: a dictionary with everything but id, title and text
@@ -37,9 +37,10 @@ class Fields:
     """The fields of a record that are text, and whether '_' replaces white space in ids.
 
     Without `names`, a document is its list of `chunks`, else `text` or `contents`, after its `title` if it
-    has one; a query is the first of `text`, `contents`, `query`, `title`. With `names`, exactly these fields
-    are read and joined by a space, and each record must have them all. A name like `meta.body` leads into
-    nested records. For a copy of a known collection (`like=NAME`), the fields of the original apply.
+    has one; a query is the first of `text`, `contents`, `query`, `question`, `title`. With `names`, exactly
+    these fields are read and joined by a space, and each record must have them all. A name like `meta.body`
+    leads into nested records. For a copy of a known collection (`like=NAME`), the fields of the original
+    apply.
     """
 
     names: tuple[str, ...] = ()

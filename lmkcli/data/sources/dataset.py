@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,11 +36,19 @@ from lmkcli.data.collection import (
     check_options,
     spell,
 )
-from lmkcli.data.columns import ROW
-from lmkcli.data.fields import CHUNKS, ID_FIELDS, QUERY_ID_FIELDS, Fields, Record
+from lmkcli.data.columns import ROW, SAMPLE, Typed, check_numbering, query_columns
+from lmkcli.data.fields import (
+    CHUNKS,
+    ID_FIELDS,
+    QUERY_ID_FIELDS,
+    QUERY_TEXT_FIELDS,
+    Fields,
+    Record,
+)
 from lmkcli.data.hub_layouts import MIRROR, mirror
 from lmkcli.data.qrels import read_qrels
-from lmkcli.data.records import BLOCK, open_records
+from lmkcli.data.records import BLOCK
+from lmkcli.data.sources.file_collections import open_files
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.system import network
 from lmkcli.system.caches import cached_commits
@@ -140,13 +149,24 @@ class HubDataset(Collection):
         )
 
     def queries(self) -> Iterator[Query]:
+        """The queries: of the file `queries`, of the configuration of that name, or all rows."""
         if path := self._options.get("queries"):
-            fields = Fields(map_ids=self._fields.map_ids)
-            return (fields.query(each, at) for at, each in open_records(path, WHOLE, fields.known))
-        fields = Fields(map_ids=self._fields.map_ids) if self._is_collection else self._fields
+            return open_files(path, self._mapped).queries()
         rows = self._rows(QUERIES) if self._is_collection else self._docs_rows
-        records = self._records(rows, fields.known, QUERY_ID_FIELDS)
+        fields = Fields.parse(self._mapped) if self._is_collection else self._fields
+        if not (
+            set(QUERY_ID_FIELDS) & set(rows.columns) and set(QUERY_TEXT_FIELDS) & set(rows.columns)
+        ):
+            sample = [record for _, record in islice(self._records(rows, None, None), SAMPLE)]
+            fields = query_columns(sample, fields, Typed(self.name, {}))
+        ids = QUERY_ID_FIELDS if fields.id_name in ("", ROW) else (fields.id_name,)
+        records = self._records(rows, fields.known, ids)
         return (fields.query(record, where) for where, record in records)
+
+    @property
+    def _mapped(self) -> dict[str, str]:
+        """The option of ids, for queries whose columns no option names."""
+        return {"map_ids": self._options["map_ids"]} if "map_ids" in self._options else {}
 
     def qrels(self) -> Iterator[Qrel]:
         if path := self._options.get("qrels"):
@@ -323,6 +343,9 @@ class HubDataset(Collection):
             what = f"has no column '{missing[0]}'"
         elif not fields.names and not {CHUNKS, *fields.texts} & set(names):
             what = f"has no column {' or '.join(fields.texts)}; name those of the text: ,text=a+b"
+        elif self._is_numbered(rows, ID_FIELDS) and not fields.id_name:
+            check_numbering(names, Typed(f"hf:{self._given}", self._options))
+            return
         else:
             return
         raise UsageError(f"{self.name} {what}; its columns are {listed(names)}")

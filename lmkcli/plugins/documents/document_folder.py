@@ -38,7 +38,7 @@ from lmkcli.data.filetext import (
 )
 from lmkcli.data.metadata import OF_FILES, matches, of_file
 from lmkcli.data.qrels import read_qrels
-from lmkcli.data.records import is_text, open_records
+from lmkcli.data.records import is_text
 from lmkcli.data.sources.file_collections import FileCollection, open_files
 from lmkcli.errors import DataError, LmkError, MissingExtra, UsageError
 from lmkcli.plugins.documents.file_trees import (
@@ -168,8 +168,8 @@ class FolderCollection(Collection):
         path = self._options.get("queries")
         if path is None:
             raise DataError(f"{self.name}: a folder has no queries; add ',queries=path'")
-        records = open_records(path, WHOLE, self._fields.known)
-        return (self._fields.query(record, where) for where, record in records)
+        mapped = {"map_ids": self._options["map_ids"]} if "map_ids" in self._options else {}
+        return open_files(path, mapped).queries()
 
     def qrels(self) -> Iterator[Qrel]:
         if not self.has_qrels():

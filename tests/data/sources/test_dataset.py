@@ -108,6 +108,55 @@ def test_a_repository_with_a_corpus_and_queries_is_a_whole_collection(
     assert lmkcli.Evaluate([run], measure=["nDCG@10"]).run().as_json()[0]["nDCG@10"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"_id": "q0", "text": "tea"},
+        {"query-id": "q0", "query": "tea"},
+        {"qid": "q0", "question": "tea", "title": "Drinks"},
+        {"uuid": "q0", "question": "tea"},
+    ],
+)
+def test_queries_with_other_columns(mirror: Path, row: dict[str, str]) -> None:
+    mirrors.mteb(mirror / "some/task")
+    for file in (mirror / "some/task").rglob("*queries*.parquet"):
+        mirrors.parquet(file, [row])
+    assert list(open_collection("hf:some/task").queries()) == [Query("q0", "tea")]
+
+
+def test_queries_without_a_text_are_refused(mirror: Path) -> None:
+    mirrors.mteb(mirror / "some/task")
+    for file in (mirror / "some/task").rglob("*queries*.parquet"):
+        mirrors.parquet(file, [{"_id": "q0", "anchor": "tea", "level": "x"}])
+    with pytest.raises(DataError, match=r"hf:some/task.*anchor"):
+        list(open_collection("hf:some/task").queries())
+
+
+@pytest.mark.parametrize("source", ["hf:some/rows", "folder:{0}/notes"])
+def test_a_file_of_queries_is_read_as_by_itself(mirror: Path, source: str) -> None:
+    """Its columns are found, and a first line without names is a query."""
+    mirrors.jsonl(mirror / "some/rows/train.jsonl", [{"id": "d", "text": "t"}])
+    mirrors.text(mirror / "notes/a.md", "tea")
+    files = {
+        "a.tsv": "q0\ttea\nq1\tred tea\n",
+        "b.jsonl": '{"qid": "q0", "question": "tea", "title": "x"}\n',
+        "c.csv": "query-id,query\nq0,tea\n",
+    }
+    for name, content in files.items():
+        mirrors.text(mirror / name, content)
+        collection = open_collection(f"{source.format(mirror)},queries={mirror / name}")
+        assert next(iter(collection.queries())) == Query("q0", "tea"), name
+
+
+@pytest.mark.parametrize("column", ["uuid", "docno", "corpus-id", "PID"])
+def test_rows_with_a_column_of_ids_are_not_numbered_in_silence(mirror: Path, column: str) -> None:
+    mirrors.jsonl(mirror / "some/rows/train.jsonl", [{column: "d7", "text": "t"}])
+    with pytest.raises(DataError, match=rf"hf:some/rows,id={column}; .*hf:some/rows,id=row"):
+        list(open_collection("hf:some/rows").docs())
+    assert list(open_collection(f"hf:some/rows,id={column}").docs()) == [Doc("d7", "t")]
+    assert list(open_collection("hf:some/rows,id=row").docs()) == [Doc("1", "t")]
+
+
 def test_training_reads_pairs_and_judged_collections(mirror: Path) -> None:
     mirrors.jsonl(
         mirror / "some/pairs/train.jsonl",
