@@ -7,6 +7,7 @@ white space, which only a file can have, is escaped in the lines of a run and no
 
 import gzip
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from lmkcli.system.atomic import atomic_file, destination
 from lmkcli.system.input_files import bounded_lines
 from lmkcli.system.output_streams import is_stream, open_output
 from lmkcli.text.formatting import counted
+
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?")
 
 
 class Ranking(NamedTuple):
@@ -165,6 +168,8 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, f
         file = TextIOWrapper(stream.file, "utf-8-sig")
         for number, line in enumerate(bounded_lines(file, path), 1):
             columns = line.split(None, 6)
+            if len(columns) > 6 and line.count("\t") == 5:  # ids and tags can contain spaces
+                columns = [column.strip() for column in line.split("\t")]
             if not columns or (line[0] == "#" and is_comment(line.encode())):
                 continue
             if len(columns) > 2:
@@ -223,8 +228,15 @@ def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]
             "(query_id Q0 doc_id rank score tag)"
         )
     query_id, _, doc_id, rank, score, *rest = columns
+    if " " in query_id:  # between tabs
+        return f"the query id {query_id!r} contains a space, which other lines of a run cannot represent"
     if len(rest) > 1 and not rank.isdecimal():
         return f"more than six columns, and the fourth ('{rank}') is not a rank; does an id contain a space?"
+    if len(rest) > 1 and _NUMBER.fullmatch(rest[0]):  # the id `Apollo 11`: its rank is 11
+        return (
+            f"more than six columns, and the sixth ('{rest[0]}') may be the score; does an id contain a "
+            "space? separate the columns by tabs"
+        )
     if CONTROL_CHARACTERS.search(doc_id) or (
         query_id not in scores and CONTROL_CHARACTERS.search(query_id)
     ):

@@ -57,6 +57,17 @@ def test_ties_are_those_of_float32() -> None:
     assert ranking_of(beyond).doc_ids == ["b", "a", "c"]
 
 
+def test_columns_between_tabs_may_contain_spaces(tmp_path: Path) -> None:
+    """The ids of documents and the tag; a tag with spaces also between spaces."""
+    file = tmp_path / "r.trec"
+    file.write_text("1\tQ0\tApollo 11\t1\t2.5\tx y\n1\tQ0\tb\t2\t1.5\tx y\n2 Q0 c 1 3 x y z\n")
+    run = read_run(file)
+    assert {query: list(found.doc_ids) for query, found in run.rankings.items()} == {
+        "1": ["Apollo 11", "b"], "2": ["c"],
+    }  # fmt: skip
+    assert run.rankings["1"].scores.tolist() == [2.5, 1.5]
+
+
 def test_no_documents() -> None:
     assert ranking_of({}).doc_ids == []
 
@@ -134,6 +145,7 @@ GOOD = "1 Q0 a 1 2.5 x\n"
     ("line", "message"),
     [
         ("1 Q0 b 2 2.0", r"r\.trec line 3: 5 columns .*\bsix\b"),
+        ("1 Q0 Apollo 11 2 2.0 x", r"r\.trec line 3: .*six columns.*'2\.0'.*tabs"),
         ("1 Q0 my doc 2 2.0 x", r"r\.trec line 3: .*six columns.*'doc'"),
         ("1 Q0 b 2 high x", r"r\.trec line 3: .*score 'high'"),
         ("1 Q0 b 2 NaN x", r"r\.trec line 3: .*score 'NaN'"),
