@@ -139,7 +139,8 @@ def _config(folder: Path) -> _Config:
 def _adapter(folder: Path, config: _Config) -> Adapter:
     """Find the files of an adapter. DataError for those that a copy could not read to their end."""
     files = model_files(folder, TEXTS | WEIGHTS, inside=folder)
-    matrices = folder / MATRICES
+    pickled = folder / MATRICES.replace(".safetensors", ".bin")  # of older releases of peft
+    matrices = pickled if pickled in files and folder / MATRICES not in files else folder / MATRICES
     if matrices not in files:
         raise DataError(f"{matrices} is missing; download the adapter again")
     texts = [each for each in files if each.suffix in TEXTS and each.name not in _NOT_MERGED]

@@ -119,27 +119,36 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
         opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False),
         unmapped(base) as arguments,
     ):
-        model = _kind_of(base, added).from_pretrained(
-            base, dtype="float32", trust_remote_code=False, **arguments
-        )
+        kind, prefix = _kind_of(base, added)
+        model = kind.from_pretrained(base, dtype="float32", trust_remote_code=False, **arguments)
+    state = {f"{prefix}{name}": value for name, value in _own_state(model).items()}
+    turned = [f"{prefix}{n}" for n, module in model.named_modules() if isinstance(module, Conv1D)]
     try:
-        turned = [n for n, module in model.named_modules() if isinstance(module, Conv1D)]
-        state = _merged_state(_own_state(model), added, adapter.scales, turned)
+        state = _merged_state(state, added, adapter.scales, turned)
     except DataError as error:
         raise DataError(f"{adapter.matrices}: {error}") from None
+    state = {name.removeprefix(prefix): value for name, value in state.items()}
     table = next((v for k, v in state.items() if k.endswith(_POSITIONS)), None)
     if table is not None:
         model.config.max_position_embeddings = len(table)
     model.save_pretrained(growing, state_dict=state)
 
 
-def _kind_of(base: Path, added: Mapping[str, Tensor]) -> Any:
-    """Return the class that opens the base: with its language head if the adapter changes it."""
+def _kind_of(base: Path, added: Mapping[str, Tensor]) -> tuple[Any, str]:
+    """Return the class that opens the base, and what the adapter's names have before the names of that class.
+
+    An encoder is opened with its language head if the adapter has the names of such a model. A decoder is
+    opened without its head.
+    """
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(base, trust_remote_code=False)
         empty = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     prefix = f"{empty.base_model_prefix}."
-    return AutoModelForMaskedLM if any(name.startswith(prefix) for name in added) else AutoModel
+    if not any(name.startswith(prefix) for name in added):
+        return AutoModel, ""
+    if type(config) in AutoModelForMaskedLM._model_mapping:
+        return AutoModelForMaskedLM, ""
+    return AutoModel, prefix
 
 
 def _own_state(model: Any) -> dict[str, Tensor]:

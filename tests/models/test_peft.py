@@ -9,7 +9,8 @@ import numpy as np
 import peft
 import pytest
 import torch
-from transformers import AutoModel
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForCausalLM
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import ModelOptions
@@ -61,8 +62,8 @@ def adapter_of(folder: Path, family: str, settings: dict[str, Any]) -> tuple[Pat
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.requires_grad:
-                    weight += torch.randn(weight.shape) / 4
-        model.save_pretrained(folder / "adapter")
+                    weight.add_(torch.randn(weight.shape) / 4)
+        model.save_pretrained(str(folder / "adapter"))
         loaded = AutoModel.from_pretrained(base)
         opened = peft.PeftModel.from_pretrained(loaded, folder / "adapter")
     return folder / "adapter", opened.eval()
@@ -113,3 +114,34 @@ def test_settings_that_contradict_the_tensors_are_refused(
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(DataError, match=message):
         read_model(str(folder))
+
+
+def test_an_adapter_of_a_causal_language_model(tmp_path: Path) -> None:
+    """Its names have `model.` before those of the decoder; older releases of peft pickle the tensors."""
+    base = save(tmp_path / "base", "Qwen3")
+    torch.manual_seed(1)
+    settings = LORA | {
+        "target_modules": ["q_proj", "down_proj"],
+        "rank_pattern": {"^model.layers.1.self_attn.q_proj": 2},
+        "task_type": "CAUSAL_LM",
+    }
+    model = peft.get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(**settings)
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape) / 4)
+    folder = tmp_path / "adapter"
+    model.save_pretrained(str(folder))
+    ids = np.arange(30, 50, dtype=np.int32)
+    with torch.inference_mode():
+        given = torch.from_numpy(ids).long()[None]
+        expected = model.eval()(input_ids=given, output_hidden_states=True).hidden_states[-1][0]
+    for pickled in (False, True):
+        file = folder / "adapter_model.safetensors"
+        if pickled:
+            torch.save(load_file(file), folder / "adapter_model.bin")
+            file.unlink()
+        made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
+        torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
