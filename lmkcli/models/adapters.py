@@ -74,6 +74,17 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
 
 
+def unused(folder: Path) -> tuple[str, ...]:
+    """Return a note on adapters in the folders of a model, such as those of jina-embeddings-v3 for tasks."""
+    names = sorted(file.parent.name for file in folder.glob(f"*/{CONFIG}"))
+    if not names:
+        return ()
+    return (
+        f"the model has adapters that its vectors do not contain ({', '.join(names)}); to use one, give its "
+        f"folder: -m {folder / names[0]}",
+    )
+
+
 def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
     """Return the merged model folder of an adapter and its base, from the cache if present.
 

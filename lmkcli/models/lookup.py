@@ -36,12 +36,14 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
         path = adapters.merged(path, lambda base: _base_encoder(name, base))
     if manifest_kind(path / manifest.NAME) == "model" and not (path / TRAINED).exists():
         raise DataError(f"the training of {path} has not ended; run its command again")
+    unused = adapters.unused(path)
     if (path / "modules.json").exists():
         folder = sentence_folder(path, name, commit)
+        folder = replace(folder, notes=(*folder.notes, *unused))
         return replace(folder, pool="model") if folder.makes_vector else folder
     if not (path / "config.json").exists():
         raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
-    folder = ModelFolder(path, name, commit, encoder=path, pool=default_pool(path))
+    folder = ModelFolder(path, name, commit, encoder=path, pool=default_pool(path), notes=unused)
     if folder.makes_vector:
         folder = replace(folder, pool="model")
     return replace(folder, **folder.row.defaults(folder.config))

@@ -377,6 +377,11 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
             )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])
+        if adapted := sorted(name for name in loaded["unexpected_keys"] if "lora_" in name):
+            raise DataError(
+                f"the weights of {folder.name} contain an adapter that its architecture does not have "
+                f"({adapted[0]} …); merge it with the weights, for instance with merge_and_unload of peft"
+            )
         compute_buffers(model, TORCH_DTYPES[options.dtype])
         if options.trainable:
             keep_exact(model, lambda: load(torch.float32)[0], stored)

@@ -9,14 +9,14 @@ import numpy as np
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import open_model
-from tests.models.families import save
+from tests.models.families import add_pooling, save
 
 QUERY, KEY = "attention.self.query", "attention.self.key"
 BERT = ["query", "key", "output.dense"]
@@ -145,3 +145,27 @@ def test_an_adapter_of_a_causal_language_model(tmp_path: Path) -> None:
             file.unlink()
         made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
         torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_adapters_of_tasks_in_the_folders_of_a_model(tmp_path: Path) -> None:
+    """The model itself is the base, and a note names the adapters; the folder of an adapter is a model."""
+    folder, reference = adapter_of(tmp_path, "JinaBERT v3", LORA | {"target_modules": "all-linear"})
+    folder = folder.rename(tmp_path / "base/retrieval_query")
+    add_pooling(tmp_path / "base", "cls", 48)
+    whole = read_model(str(tmp_path / "base"))
+    assert any("(retrieval_query)" in note and f"-m {folder}" in note for note in whole.notes)
+    found = read_model(str(folder))
+    assert (found.pool, found.notes) == ("cls", ())
+    ids = np.arange(30, 50, dtype=np.int32)
+    with torch.inference_mode():
+        expected = reference(input_ids=torch.from_numpy(ids).long()[None]).last_hidden_state[0]
+    made = open_model(found, ModelOptions("fp32", "cpu")).states([ids])
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_contain_an_adapter_are_refused(tmp_path: Path) -> None:
+    file = save(tmp_path / "model", "JinaBERT v3") / "model.safetensors"
+    name = "embeddings.word_embeddings.parametrizations.weight.0.lora_A"
+    save_file(load_file(file) | {name: torch.ones(5, 4, 8)}, file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match="contain an adapter that its architecture does not have"):
+        open_model(read_model(str(tmp_path / "model")), ModelOptions("fp32", "cpu"))
