@@ -11,7 +11,8 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import navigation
 import numpy as np
@@ -28,11 +29,12 @@ from lmkcli.pooling.table import LMK, SpecialTokens
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
-from lmkcli.spec.settings import Flag
 from lmkcli.training.train_settings import LoopSettings
 
 DOCS = Path(__file__).resolve().parent
-COMMON = ("offline", "json", "config")  # of nearly every command
+# Of many commands, with the same meaning.
+COMMON = ("offline", "json", "config", "if_exists", "device", "trust_remote_code", "map_ids")
+WIDTH = 120  # of a line of a page
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
 
 
@@ -41,18 +43,22 @@ def pages() -> dict[Path, str]:
     group: Any = get_command(app)
     encode = group.commands["encode"]
     recipe = _rows(encode, _names(RecipeOptions) - {"model"})
-    common = _rows(encode, COMMON)
+    common = _rows(group.commands["search"], COMMON) | _rows(group.commands["serve"], COMMON)
     loop = _rows(group.commands["train"], _names(LoopSettings))
+    opening = _rows(group.commands["search"], _names(OpenSettings) - {*COMMON})
     shared = [
         Shared("pool", recipe, "The [recipe](recipe.md) of vectors."),
         Shared("config", common, "[Common flags](conventions.md#common-flags)."),
         Shared("schedule", loop, "As for [lmk train](train.md#flags)."),
+        Shared("ef_search", opening, "As for [lmk search](search.md#flags)."),
     ]
+    origins = {"train": "schedule", "search": "ef_search"}
     made: dict[Path, str] = {}
     for name, command in group.commands.items():
         page, marker = _place(name)
         up = "" if page.parent == DOCS else "../"
-        table = _flags(command, shared[: 2 if name == "train" else 3]).replace("](", f"]({up}")
+        elsewhere = [each for each in shared if each.first != origins.get(name)]
+        table = _flags(command, elsewhere).replace("](", f"]({up}")
         made[page] = _filled(page, marker, table, made.get(page))
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
     conventions = DOCS / "conventions.md"
@@ -63,8 +69,7 @@ def pages() -> dict[Path, str]:
     made[conventions] = _filled(conventions, "common", _table(common.values()), made[conventions])
     made[DOCS / "recipe.md"] = _filled(DOCS / "recipe.md", "flags", _table(recipe.values()))
     api = DOCS / "api.md"
-    made[api] = _filled(api, OpenSettings.__name__, _fields(OpenSettings))
-    made[api] = _filled(api, "results", _results(), made[api])
+    made[api] = _filled(api, "results", _results())
     return made
 
 
@@ -130,16 +135,6 @@ def _row(param: Any) -> list[str]:
     return [name, _default(param), help_text]
 
 
-def _fields(kind: type) -> str:
-    """A row for each field of a class of settings."""
-    hints = get_type_hints(kind, include_extras=True)
-    lines = ["| field | default | meaning |", "| --- | --- | --- |"]
-    for field in fields(kind):
-        (flag,) = (mark for mark in get_args(hints[field.name]) if isinstance(mark, Flag))
-        lines.append(f"| `{field.name}` | `{field.default!r}` | {flag.help} |")
-    return "\n".join(lines) + "\n"
-
-
 def _results() -> str:
     """A row for each class of results: the operations that return it, and its fields."""
     kinds = {name: getattr(lmkcli, name) for name in public()}
@@ -179,18 +174,18 @@ def _default(param: Any) -> str:
 
 
 def _families() -> str:
-    """A row for each family of the conformance table."""
+    """The families of the conformance table, grouped by how their inputs run together."""
     sys.path.insert(0, str(DOCS.parent))
     from tests.models.families import FAMILIES  # here, because it imports transformers
 
-    runs = {"equal": "inputs of equal lengths"}
-    lines = [
-        "| family | public models, for instance | how inputs run together |",
-        "| --- | --- | --- |",
-    ]
+    runs = {"equal": "equal lengths"}
+    found: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():
-        lines.append(f"| {name} | {family.public} | {runs.get(family.runs, family.runs)} |")
-    return "\n".join(lines) + "\n"
+        found.setdefault(family.runs, []).append(f"{name} ({family.public})")
+    items = [f"- `{runs.get(each, each)}`: {'; '.join(names)}." for each, names in found.items()]
+    return "".join(
+        f"{fill(item, WIDTH, subsequent_indent='  ', break_on_hyphens=False)}\n" for item in items
+    )
 
 
 def _truncation() -> str:

@@ -225,7 +225,7 @@ def test_settings_of_python_are_on_the_pages_of_their_flags() -> None:
         flag = field.name.replace("_", "-")
         assert f"`--{flag}`" in flags or field.name == "model", f"{recipe.name} lacks --{flag}"
         assert field.default is None or f"`{field.name}`" in named, field.name
-    for field in fields(lmkcli.EncodeSettings):
+    for field in (*fields(lmkcli.EncodeSettings), *fields(lmkcli.OpenSettings)):
         assert f"`{field.name}`" in named, f"{reference.name} lacks {field.name}"
 
 
@@ -281,7 +281,7 @@ def messages() -> list[str]:
 def test_the_messages_of_troubleshooting_are_those_of_the_code() -> None:
     said = "\n".join(text for path in (ROOT / "lmkcli").rglob("*.py") for text in literals(path))
     quoted = messages()
-    assert len(quoted) > 30
+    assert len(quoted) > 20
     assert not [text for text in quoted if not re.search(pattern(text), said)]
 
 
@@ -337,5 +337,5 @@ def test_the_results_of_the_readme_are_those_of_the_pages_that_it_links_to() -> 
     pages = set(re.findall(r"\]\(((?:docs|benchmarks)/[\w-]+\.md)", results))
     measured = " ".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     numbers = re.findall(r"\d+\.\d+|\d{1,3}(?:,\d{3})+", results)
-    assert len(numbers) > 25
+    assert len(numbers) > 15
     assert not [number for number in numbers if number not in measured]

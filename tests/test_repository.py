@@ -77,6 +77,7 @@ def test_the_guide_names_what_is_there() -> None:
 FRAMEWORKS = {
     "langchain_retriever.py": "langchain_core",
     "llamaindex_retriever.py": "llama_index.core",
+    "onnx_landmarks.py": "onnxscript",
 }
 
 

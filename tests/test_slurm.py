@@ -26,10 +26,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def script(page: str = "jobs.md", command: str = "") -> str:
-    """The batch script of a page, the first or that of a command."""
+    """The batch script of a page, with its own command or another one of the page."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    return next(b for b in blocks if "#SBATCH" in b and f"srun {command}" in b)
+    script = next(block for block in blocks if "#SBATCH" in block)
+    if not command:
+        return script
+    line = next(block for block in blocks if block.startswith(f"srun {command} "))
+    changed = re.sub(r"^srun .*\n", lambda _: line, script, flags=re.MULTILINE)
+    assert changed != script
+    return changed
 
 
 def collection() -> str:
