@@ -88,8 +88,8 @@ def opened(name: str, device: torch.device, dtype: str) -> Callable[[Document], 
             num_attention_heads=16,
             intermediate_size=4096,
         )
-        config = large if name == "BERT-large" else transformers.BertConfig(vocab_size=WORDS)
-        model = transformer(config, window, device, dtype)
+        bert = large if name == "BERT-large" else transformers.BertConfig(vocab_size=WORDS)
+        model = transformer(bert, window, device, dtype)
 
     @torch.inference_mode()
     def run(document: Document) -> None:
