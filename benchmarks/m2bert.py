@@ -41,7 +41,9 @@ POSITIONS = {"cpu": 2048, "cuda": 65_536}  # per pass, the values of lmk for thi
 WORDS, WIDTH = 30522, 768
 WINDOWS = {
     "BERT-base": 512,
+    "BERT-large": 512,  # the shape of BGE-Large
     "ModernBERT-base": 8192,
+    "M2-BERT 128": 128,
     "M2-BERT 2k": 2048,
     "M2-BERT 8k": 8192,
     "M2-BERT 32k": 32768,
@@ -52,7 +54,7 @@ INNER = 3  # readings of a short document per process, after a warm-up
 def transformer(config: Any, window: int, device: torch.device, dtype: str) -> Transformer:
     """Return a packed encoder of transformers, run by lmk."""
     model = AutoModel.from_config(config).to(device, TORCH_DTYPES[dtype]).eval()
-    made = Transformer(model, WIDTH, window, device, dtype)
+    made = Transformer(model, config.hidden_size, window, device, dtype)
     made.use(made.check(fusing=device.type == "cpu"))
     assert made.packed, made.why_padded
     return made
@@ -79,7 +81,15 @@ def opened(name: str, device: torch.device, dtype: str) -> Callable[[Document], 
         config = transformers.ModernBertConfig(vocab_size=WORDS, pad_token_id=0, **ends)
         model = transformer(config, window, device, dtype)
     else:
-        model = transformer(transformers.BertConfig(vocab_size=WORDS), window, device, dtype)
+        large = transformers.BertConfig(
+            vocab_size=WORDS,
+            hidden_size=1024,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            intermediate_size=4096,
+        )
+        bert = large if name == "BERT-large" else transformers.BertConfig(vocab_size=WORDS)
+        model = transformer(bert, window, device, dtype)
 
     @torch.inference_mode()
     def run(document: Document) -> None:

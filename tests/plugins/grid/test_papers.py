@@ -25,7 +25,7 @@ def test_a_table_is_planned_offline_with_all_its_cells(
 ) -> None:
     words = ["lmk", "grid", str(file), "-o", "nowhere", "--dry-run", "--offline"]
     monkeypatch.chdir(tmp_path)  # with the folders that earlier commands make
-    for name in ("m2-bert-32k", "m2-bert-128-retrieval"):
+    for name in ("m2-bert-32k", "m2-bert-32k-prototype"):
         (tmp_path / name).symlink_to(tiny_model("bert"))
     for size in (8, 16, 32, 64, 128):
         tiny.collection(tmp_path / "squad" / str(size), docs=20, queries=2)

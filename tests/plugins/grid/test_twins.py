@@ -40,6 +40,7 @@ SIZES = {
     "tite-table3": Size(7, 1, 14),
     "m2bert-table6": Size(3, 1, 6),
     "m2bert-table8": Size(3, 1, 3),
+    "m2bert-table14": Size(2, 1),
     "m2bert-table15": Size(11, 1),
     "m2bert-table10": Size(11, 1),  # five models, twice, and BM25
     "lmk-table1": Size(14, 3, 10),

@@ -155,6 +155,9 @@ def _material(folder: Path, key: str, name: Any) -> None:
         tiny.write_jsonl(place, texts)
     elif key == "train.examples" and place.suffix == ".jsonl":
         _examples(place)
+    elif key == "train.examples" and place.name.endswith(":train"):
+        judged = tiny.collection(place.with_name(place.name.removesuffix(":train"))) / "qrels"
+        (judged / "test.tsv").rename(judged / "train.tsv")
     elif key == "train.examples":
         _collection(place, chunked=True)
 
