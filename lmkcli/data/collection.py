@@ -217,7 +217,7 @@ class Collection(ABC):
         Other names are fields of its record. Raises UsageError if the collection keeps no metadata.
         """
         raise UsageError(
-            "filters need documents in files: a folder, a BEIR folder or a file of records"
+            "filters need documents in files or in memory: a folder, a file of records, or a table"
         )
 
     def has_metadata(self, name: str) -> bool:
@@ -438,6 +438,13 @@ def _claimed(name: str) -> tuple[str, str] | None:
         if row.claims and (own := catalog.load(row, f"source '{row.name}'", row.claims)(name)):
             return row.name, own
     return None
+
+
+def is_held(name: str) -> bool:
+    """Whether a name is that of rows in the memory of a Python program, which its digest identifies."""
+    head, _ = _with_options(name)
+    kind, _ = _source_of(head)
+    return bool(catalog.SOURCES[kind].holds)
 
 
 def _source_of(head: str) -> tuple[str, str]:

@@ -2,18 +2,23 @@
 
 `Collection.metadata` returns the values of one document. A record's own field comes first: in a table with a
 column `date`, a condition on `date` compares this column, and not the day on which the file was changed. A
-record without a date has none then.
+record without a date has none then. A list is several values. 'author.name' is the field name of author.
 """
 
+import datetime
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmkcli.data.fields import METADATA, Record
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _MAX_DIGITS = 1000  # Python reads no integers of more than 4300
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _TO_DAY = re.compile(r"\d{4}(-\d\d(-\d\d([T ].*)?)?)?")  # a year, a month, a day or a time
+_TRUTH = {"true": True, "false": False}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda one, other: one == other,
     "!=": lambda one, other: one != other,
@@ -68,10 +74,10 @@ class Condition:
     def holds(self, values: Sequence[Value]) -> bool:
         """Whether one of the values fulfils the condition; for `!=`, whether all do. False without values.
 
-        Two numbers are compared as numbers, dates up to the precision of the condition, and other values as
-        texts. An empty text is no value, and a text is neither less nor greater than a number. Raises
-        UnfitCondition for a date that is written in another way than those of the documents, and for a text
-        that is compared with numbers.
+        Two numbers are compared as numbers, dates up to the precision of the condition, true and false in any
+        case, and other values as texts. An empty text is no value, and a text is neither less nor greater
+        than a number. Raises UnfitCondition for a date that is written in another way than those of the
+        documents, and for a text that is compared with numbers, or with true and false.
         """
         fulfils = [self._holds(value) for value in values if value != ""]
         return bool(fulfils) and (all if self.operator == "!=" else any)(fulfils)
@@ -82,14 +88,47 @@ class Condition:
             return matches(str(value), given) == (self.operator == "=")
         if self.name == TYPE:
             return (str(value).lower() == given.lower().lstrip(".")) == (self.operator == "=")
-        compare = _COMPARE[self.operator]
-        if self.name == DATE and isinstance(value, str):
-            if _DAY.match(value) and not _TO_DAY.fullmatch(given):
-                raise UnfitCondition(
-                    f"where {str(self)!r}: write a year, a month or a day, such as 2026, 2026-03 or "
-                    "2026-03-04"
-                )
-            return compare(value[: len(given)], given)
+        if isinstance(value, bool):
+            return self._holds_truth(value)
+        if isinstance(value, str) and {value.lower(), given.lower()} <= _TRUTH.keys():
+            return self._holds_truth(_TRUTH[value.lower()])
+        if isinstance(value, str) and self._is_date(day := _day(value)):
+            given = given.replace("T", " ", 1)
+            return _COMPARE[self.operator](day[: len(given)], given)
+        return self._holds_number_or_text(value)
+
+    def _holds_truth(self, value: bool) -> bool:
+        truth = _TRUTH.get(self.value.lower())
+        if truth is None or self.operator not in ("=", "!="):
+            raise UnfitCondition(
+                f"where {str(self)!r}: {self.name} is true or false; write {self.name}=true or "
+                f"{self.name}=false"
+            )
+        return _COMPARE[self.operator](value, truth)
+
+    def _is_date(self, day: str) -> bool:
+        """Whether a value is compared as a date: that of a field `date`, and any day such as 2026-03-04."""
+        is_day, readable = bool(_DAY.match(day)), bool(_TO_DAY.fullmatch(self.value))
+        if self.name != DATE:
+            return is_day and readable
+        if is_day and not readable:
+            raise UnfitCondition(
+                f"where {str(self)!r}: write a year, a month or a day, such as 2026, 2026-03 or 2026-03-04"
+            )
+        if (
+            readable
+            and self.operator not in ("=", "!=")
+            and not _TO_DAY.fullmatch(day)
+            and not is_day
+        ):
+            raise UnfitCondition(
+                f"where {str(self)!r}: a document has the date {day!r}; write its dates as 2026-03-04 to "
+                "compare them"
+            )
+        return True
+
+    def _holds_number_or_text(self, value: Value) -> bool:
+        compare, given = _COMPARE[self.operator], self.value
         numbers = _number(value), _number(given)
         if None not in numbers:
             return compare(*numbers)
@@ -106,6 +145,14 @@ class Condition:
         return f"{self.name}{self.operator}{self.value}"
 
 
+def _day(value: str) -> str:
+    """A date of a mail, such as 'Wed, 04 Mar 2026 10:00:00 +0100', as 2026-03-04 10:00:00+01:00."""
+    if not _DAY.match(value):
+        with suppress(ValueError):
+            return str(parsedate_to_datetime(value))
+    return value.replace("T", " ", 1)
+
+
 def _number(value: Value) -> float | None:
     """The exact number in a value; None for other texts."""
     if not isinstance(value, str):
@@ -113,6 +160,50 @@ def _number(value: Value) -> float | None:
     if _INTEGER.fullmatch(value) and len(value) < _MAX_DIGITS:
         return int(value)
     return float(value) if _NUMBER.fullmatch(value) else None
+
+
+def field_values(record: Record, name: str) -> tuple[Value, ...]:
+    """The values in a field of a record, or in that field of its metadata; empty if there are none.
+
+    Dates become texts such as 2026-03-04. Raises UnfitCondition for values that no condition can compare.
+    """
+    metadata = record.get(METADATA)
+    places = (record, metadata if isinstance(metadata, dict) else {})
+    found = next((each for place in places if (each := _inside(place, name)) is not None), None)
+    return tuple(_comparable(found, name))
+
+
+def _inside(record: Record, name: str) -> Any:
+    """The value of a field, None if missing; 'a.b' is field b of field a, unless the record has 'a.b'."""
+    if name in record:
+        return record[name]
+    value: Any = record
+    for step in name.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _comparable(value: Any, name: str) -> Iterator[Value]:
+    """The texts, numbers and booleans in a value, whatever library made it."""
+    if hasattr(value, "tolist"):  # an array or a number of NumPy
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _comparable(each, name)
+    elif value is None or value != value:  # pandas writes NaN and NaT for a missing value
+        return
+    elif isinstance(value, str | int | float):
+        yield value
+    elif isinstance(value, Decimal | datetime.date | datetime.time):
+        yield str(value)
+    elif isinstance(value, dict):
+        example = f", such as {name}.{next(iter(value))}" if value else ""
+        raise UnfitCondition(f"where: {name} has fields of its own; name one of them{example}")
+    else:
+        raise UnfitCondition(
+            f"where: {name} is a {type(value).__name__}, which cannot be compared; name a field with texts, "
+            "numbers, dates, or true and false"
+        )
 
 
 class MetadataFilter:
@@ -133,13 +224,16 @@ class MetadataFilter:
         for condition in self._conditions:
             if not self._collection.has_metadata(condition.name):
                 raise UnfitCondition(
-                    f"where {str(condition)!r}: no document has {condition.name!r}; use path, type, date or "
-                    "a field of the records"
+                    f"where {str(condition)!r}: no document has {condition.name!r}; use a field of the "
+                    "records, or path, type or date of files"
                 )
 
 
 def matches(path: str, glob: str) -> bool:
-    """Whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders."""
+    """Whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders.
+
+    A pattern that ends with `**` matches everything in a folder, but not a file with the name of the folder.
+    """
     names, patterns = path.split("/"), glob.split("/")
     name = pattern = 0
     again: tuple[int, int] | None = None  # after a mismatch: the last '**' takes one more folder
@@ -154,7 +248,7 @@ def matches(path: str, glob: str) -> bool:
             name, pattern = again
         else:
             return False
-    return all(each == "**" for each in patterns[pattern:])
+    return pattern == len(patterns)
 
 
 def of_file(file: Path, name: str, path: str, *kinds: str) -> Sequence[Value]:

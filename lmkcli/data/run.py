@@ -96,6 +96,8 @@ class Run(Tabular):
     """Query id -> how many documents a cross-encoder read only in part together with the query."""
     contradicted: frozenset[str] = frozenset()
     """The queries of a file for which a later rank has a higher score; the scores determine the order."""
+    incomplete: frozenset[str] = frozenset()
+    """The queries for which a filter stopped at its limit, so that documents may be missing."""
 
     def __repr__(self) -> str:
         return f"<Run {self.tag}: {counted(len(self.rankings), 'query', 'queries')}>"

@@ -56,8 +56,9 @@ def _built(
     if catalog.is_lexical(kind):
         if model:
             raise UsageError(f"model has no effect with kind='{kind}'; drop it")
-        BuildIndex(documents, kind=kind, output=folder / "index", **settings).run()
-        return _opened(folder / "index")
+        lexical = BuildIndex(documents, kind=kind, output=folder / "index", **settings)
+        lexical.run()
+        return _opened(folder / "index", lexical.source)
     of_index = {each.name for each in options(BuildIndex)} - {each.name for each in options(Encode)}
     of_engine = {name: value for name, value in settings.items() if name in of_index}
     of_vectors = {name: value for name, value in settings.items() if name not in of_index}
@@ -73,8 +74,9 @@ def _built(
     shared = ("trust_remote_code", "device", "offline")
     assert {*shared} <= {each.name for each in options(OpenSettings)}
     opening = {name: settings[name] for name in shared if name in settings}
-    return _opened(Path(vectors) if kind == _EXACT else folder / "index", **opening)
+    path = Path(vectors) if kind == _EXACT else folder / "index"
+    return _opened(path, encoded.source, **opening)
 
 
-def _opened(path: Path, **settings: Any) -> OpenIndex:
-    return OpenIndex(Search(path, interactive=True, **settings).open(), "of documents in memory")
+def _opened(path: Path, source: str, **settings: Any) -> OpenIndex:
+    return OpenIndex(Search(path, interactive=True, **settings), "of documents in memory", source)

@@ -905,8 +905,13 @@ class OpenIndex:
     It implements the protocol `Index`, so all functions that expect an `Index` accept it.
     """
 
-    def __init__(self, index: "Index", name: str) -> None:
-        self._index, self._name = index, name
+    def __init__(self, search: Search, name: str, rows: str = "") -> None:
+        """`search` has the index and its settings; `rows` names documents in memory, which must be kept."""
+        self._search, self._name, self._rows = search, name, rows
+        self._index = search.open()
+        self._last: tuple[tuple[str, ...], Index] | None = (
+            None  # the last conditions on rows in memory
+        )
 
     @property
     def info(self) -> "IndexInfo":
@@ -914,24 +919,49 @@ class OpenIndex:
         return self._index.info
 
     @overload
-    def search(self, queries: str, k: int = _SHOWN) -> Hits: ...  # type: ignore[overload-overlap]
+    def search(  # type: ignore[overload-overlap]
+        self, queries: str, k: int = _SHOWN, where: str | Sequence[str] = ()
+    ) -> Hits: ...
     @overload
-    def search(self, queries: "Sequence[Query]", k: int = _SHOWN) -> "Run": ...
+    def search(
+        self, queries: "Sequence[Query]", k: int = _SHOWN, where: str | Sequence[str] = ()
+    ) -> "Run": ...
     @overload
-    def search(self, queries: Sequence[str], k: int = _SHOWN) -> list[Hits]: ...
-    def search(self, queries: Any, k: int = _SHOWN) -> Any:
-        """The k best documents.
+    def search(
+        self, queries: Sequence[str], k: int = _SHOWN, where: str | Sequence[str] = ()
+    ) -> list[Hits]: ...
+    def search(self, queries: Any, k: int = _SHOWN, where: str | Sequence[str] = ()) -> Any:
+        """The k best documents that fulfil all conditions in `where`, such as "year>2000".
 
         For one question, returns its Hits, with titles, texts and best passages. For a list of questions,
         returns a list of Hits. For a list of Query objects, returns a Run, which can be evaluated and
-        written as a TREC run.
+        written as a TREC run. Raises UsageError for a condition that cannot be read or compared.
         """
+        index = self._narrowed((where,) if isinstance(where, str) else tuple(where))
         if isinstance(queries, str):
-            return find(self._index, queries, k)
+            return find(index, queries, k)
         queries = list(queries)
         if any(isinstance(query, str) for query in queries):
-            return [find(self._index, query, k) for query in queries]
-        return self._index.search(queries, k)
+            return [find(index, query, k) for query in queries]
+        return index.search(queries, k)
+
+    def _narrowed(self, where: tuple[str, ...]) -> "Index":
+        """The index without the documents that do not fulfil all conditions."""
+        if not where:
+            return self._index
+        if self._search.rerank_stage or self._search.searchable:
+            raise UsageError(
+                "where: give the conditions to open_index, which filters the documents of a folder or a "
+                "server, and those that a reranker reads"
+            )
+        if self._rows and self._last and self._last[0] == where:
+            return self._last[1]
+        from lmkcli.retrieval.filtering import filtered
+
+        settings = self._search.part(OpenSettings)
+        index: Index = filtered(self._index, where, self._search.stages(), settings)
+        self._last = (where, index)
+        return index
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
         """The stored documents with these ids. Documents without a stored text are left out."""
@@ -953,7 +983,7 @@ def open_index(index: str | Path, *others: str | Path, **settings: Any) -> OpenI
     for settings that contradict each other.
     """
     search = Search(Path(index), others=[*map(Path, others)] or None, interactive=True, **settings)
-    return OpenIndex(search.open(), " + ".join(map(str, [index, *others])))
+    return OpenIndex(search, " + ".join(map(str, [index, *others])))
 
 
 def search(index: str | Path, question: str, k: int = _SHOWN, **settings: Any) -> Hits:

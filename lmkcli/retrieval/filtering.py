@@ -10,14 +10,15 @@ from pathlib import Path
 
 from lmkcli.artifact.artifact import Artifact, open_artifact
 from lmkcli.artifact.kinds import IndexManifest, Manifest, Origin, VectorsManifest
-from lmkcli.data.collection import Collection, Doc, Query, open_collection
+from lmkcli.data.collection import Collection, Doc, Query, is_held, open_collection
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words, unfindable
 from lmkcli.retrieval.index_folder import CollectionStamp, finished_index
 from lmkcli.retrieval.open_settings import OpenSettings
-from lmkcli.store import parts
+from lmkcli.retrieval.stages import Stages
+from lmkcli.store.parts import read_generation
 from lmkcli.text.query_words import QueryWords
 
 HITS_AT_ONCE = 1 << 22  # of all rankings that are in memory together: those of a filter can be deep
@@ -26,8 +27,8 @@ HITS_AT_ONCE = 1 << 22  # of all rankings that are in memory together: those of 
 class FilteredIndex:
     """An index without the documents that a filter does not accept. It implements the protocol `Index`.
 
-    `deepest` limits the depth of the rankings that are filtered. After a search, `complete` is False if it
-    stopped there, so that documents may be missing.
+    `deepest` limits the depth of the rankings that are filtered. `Run.incomplete` has the queries for which a
+    search stopped there, so that documents may be missing.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class FilteredIndex:
     ) -> None:
         """`conditions`: the filter that `accepts` asks, whose names are checked if nothing is found."""
         self._index, self._accepts, self._conditions = index, cache(accepts), conditions
-        self._deepest, self.complete = deepest, True
+        self._deepest = deepest
 
     @property
     def info(self) -> IndexInfo:
@@ -77,10 +78,10 @@ class FilteredIndex:
             if depth == self._deepest:
                 break
             depth = self._limited(4 * depth)
-        self.complete = not pending
         if self._conditions and some and not any(each.doc_ids for each in found.values()):
             self._conditions.check_names()
-        return Run(found, tag, cut=cut, cut_pairs=cut_pairs)
+        incomplete = frozenset(query.id for query in pending)
+        return Run(found, tag, cut=cut, cut_pairs=cut_pairs, incomplete=incomplete)
 
     def _limited(self, depth: int) -> int:
         return depth if self._deepest is None else min(depth, self._deepest)
@@ -109,16 +110,14 @@ class FilteredIndex:
 
 
 def filtered(
-    index: Index,
-    where: Sequence[str],
-    parts: Mapping[str, Artifact[Manifest] | None],
-    settings: OpenSettings,
+    index: Index, where: Sequence[str], stages: Stages, settings: OpenSettings
 ) -> FilteredIndex:
-    """An index of some parts, opened with these settings, whose hits fulfil all conditions.
+    """An index of the indexes in `stages`, opened with these settings, whose hits fulfil all conditions.
 
-    Raises UsageError if the parts do not record one collection with metadata, and Mismatch if the files of
+    Raises UsageError if the indexes do not record one collection with metadata, and Mismatch if the files of
     this collection have changed since.
     """
+    parts = {str(path): stages.artifacts.get(path) for path in stages.paths}
     conditions = MetadataFilter(where, recorded_collection(parts, settings.vectors))
     chunks = settings.level == "chunk"
 
@@ -135,7 +134,8 @@ def recorded_collection(
 
     `moved` is the new location of the vectors of the indexes, if they were moved.
 
-    Raises UsageError if they record none or several, and Mismatch if its files have changed since.
+    Raises UsageError if they record none or several, Mismatch if its files have changed since, and DataError
+    if it was in the memory of a program that does not keep it.
     """
     origins = {name: None if part is None else _origin(part, moved) for name, part in parts.items()}
     found: list[Collection] = []
@@ -145,7 +145,7 @@ def recorded_collection(
                 f"where: {name} records no collection, so lmk cannot filter its documents; search an "
                 "index or vectors that lmk made"
             )
-        if not origin.stamp:
+        if not origin.stamp and not is_held(origin.name):
             raise UsageError(
                 f"where: the documents of {name} are in no files, so lmk has no metadata to filter them"
             )
@@ -157,21 +157,22 @@ def recorded_collection(
             )
         found.append(collection)
     # Collections of the same documents can have other names: those of other splits, or without queries.
-    first = found[0]
-    if any(
-        (each.settings, each.file_stats()) != (first.settings, first.file_stats()) for each in found
-    ):
+    # Rows in memory have no files, and their name is a digest.
+    documents = [
+        (each.settings, each.file_stats() or each.name.partition(",")[0]) for each in found
+    ]
+    if any(each != documents[0] for each in documents):
         raise UsageError(
             f"where: {' and '.join(origins)} are indexes of different collections; filter one of them"
         )
-    return first
+    return found[0]
 
 
 def _origin(artifact: Artifact[Manifest], moved: str) -> Origin | None:
     """The collection of vectors or of an index, and the state of its files; None if none is recorded."""
     described, folder = artifact.manifest, artifact.folder
     if isinstance(described, VectorsManifest):
-        generation = parts.read_generation(folder)
+        generation = read_generation(folder)
         return generation.source if generation else described.execution.source
     if not isinstance(described, IndexManifest):
         return None

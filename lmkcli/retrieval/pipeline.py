@@ -47,8 +47,7 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
     parts = open_all(stages, settings, texts)
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
     if stages.where:
-        known = {str(path): stages.artifacts.get(path) for path in stages.paths}
-        index = filtered(index, stages.where, known, settings)
+        index = filtered(index, stages.where, stages, settings)
     if stages.rerank is not None:
         reranker = _open_reranker(stages.opened(stages.rerank), settings)
         return RerankedIndex(index, reranker, stages.reranking)

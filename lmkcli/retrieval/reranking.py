@@ -70,7 +70,8 @@ class RerankedIndex:
         run = rerank(first, queries, self._reranker.scorer(queries), self._settings)
         cut = first.cut | self._reranker.cut(queries)
         rankings = {query: ranking.cut(k) for query, ranking in run.rankings.items()}
-        return Run(rankings, run.tag, run.unscored, cut, run.cut_pairs)
+        incomplete = first.incomplete
+        return Run(rankings, run.tag, run.unscored, cut, run.cut_pairs, incomplete=incomplete)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of the reranked index."""

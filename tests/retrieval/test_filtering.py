@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from lmkcli.data.collection import Query
-from lmkcli.data.run import Run, ranked, read_run, write_run
+from lmkcli.data.run import Run, Scored, ranked, read_run, write_run
 from lmkcli.retrieval import filtering
 from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
+from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.retrieval.pipeline import RunIndex
+from lmkcli.retrieval.reranking import RerankedIndex, Scorer
 from lmkcli.retrieval.searching import read_manifest
 from tests import tiny
 from tests.conftest import Lmk
@@ -65,14 +68,38 @@ def test_deep_rankings_are_searched_in_pieces(
     }
 
 
-def test_a_limited_depth_shows_that_documents_may_be_missing(fused: FusedIndex) -> None:
+def test_a_limited_depth_shows_for_which_queries_documents_may_be_missing(
+    fused: FusedIndex,
+) -> None:
     index = FilteredIndex(fused, accepts, deepest=1000)
-    assert len(index.search([EASY], 10)[EASY.id].doc_ids) == 10
-    assert index.complete
-    assert len(index.search([HARD], 10)[HARD.id].doc_ids) < 10
-    assert not index.complete
-    assert not index.search([], 10).rankings
-    assert index.complete
+    run = index.search([EASY, HARD], 10)
+    assert [len(run[query.id].doc_ids) for query in (EASY, HARD)] == [10, 0]
+    assert run.incomplete == {HARD.id}
+    assert not index.search([EASY], 10).incomplete
+    assert not index.search([], 10).incomplete
+
+
+def test_a_reranked_run_keeps_the_queries_that_lack_documents(fused: FusedIndex) -> None:
+    index = FilteredIndex(fused, accepts, deepest=1000)
+    reranked = RerankedIndex(index, Backwards(), RerankSettings(depth=10))
+    run = reranked.search([EASY, HARD], 5)
+    assert run.incomplete == {HARD.id}
+    assert run[EASY.id].doc_ids == index.search([EASY], 10)[EASY.id].doc_ids[:4:-1]
+
+
+class Backwards:
+    """A reranker that reverses each ranking."""
+
+    info = IndexInfo("backwards", "backwards", "", {})
+
+    def scorer(self, queries: list[Query]) -> Scorer:
+        return lambda query, ids: Scored(np.arange(len(ids), dtype=np.float64))
+
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        return frozenset()
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
+        return None
 
 
 def test_nothing_accepted(fused: FusedIndex) -> None:

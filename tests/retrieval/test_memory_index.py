@@ -3,6 +3,7 @@
 import gc
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -54,3 +55,74 @@ def test_wrong_settings_leave_nothing_behind(minilm: Path, temporary: Path) -> N
     with pytest.raises(DataError):
         lmkcli.index("missing.jsonl", minilm)
     assert [*temporary.iterdir()] == []
+
+
+FRAME = pd.DataFrame(
+    {
+        "docno": [f"d{n}" for n in range(40)],
+        "body": [f"water report {n}" for n in range(40)],
+        "year": [2000 + n for n in range(40)],
+        "open": [n % 2 == 0 for n in range(40)],
+        "tags": [["all", f"t{n % 4}"] for n in range(40)],
+        "seen": pd.date_range("2024-01-31", periods=40),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("year>=2037", {"d37", "d38", "d39"}),
+        (["open=true", "tags=t0"], {f"d{n}" for n in range(0, 40, 4)}),
+        ("seen=2024-01", {"d0"}),
+        ((), {f"d{n}" for n in range(40)}),
+    ],
+)
+@pytest.mark.parametrize("chunks", [False, True])
+def test_other_columns_of_a_table_select_documents(
+    minilm: Path, chunks: bool, where: list[str], wanted: set[str]
+) -> None:
+    settings: dict[str, Any] = {"unit": "chunk", "gran": 2} if chunks else {}
+    for index in (lmkcli.index(FRAME, minilm, **settings), lmkcli.index(FRAME, kind="bm25")):
+        gc.collect()
+        assert {hit.id for hit in index.search("water report", k=40, where=where)} == wanted
+        (hits,) = index.search(["water report"], k=1, where=where)
+        assert {hit.id for hit in hits} <= wanted
+        run = index.search([lmkcli.Query("q", "water report")], k=40, where=where)
+        assert {*run["q"].doc_ids} == wanted
+
+
+def test_an_unknown_column_is_an_error() -> None:
+    index = lmkcli.index([{"id": "a", "text": "water", "year": 2000}], kind="bm25")
+    assert len(index.search("water", where="year<2000")) == 0
+    with pytest.raises(UsageError, match="'yeer'"):
+        index.search("water", where="yeer=2000")
+    with pytest.raises(UsageError, match="an operator"):
+        index.search("water", where="year")
+
+
+def test_an_index_on_disk_is_filtered_by_the_rows_that_the_program_keeps(tmp_path: Path) -> None:
+    rows = lmkcli.open_collection(FRAME)
+    lmkcli.BuildIndex(rows, kind="bm25", output=tmp_path / "rows").run()
+    found = lmkcli.search(tmp_path / "rows", "water", 40, where=["year<2002"])
+    assert {hit.id for hit in found} == {"d0", "d1"}
+    other = lmkcli.open_collection(FRAME.assign(year=1))
+    lmkcli.BuildIndex(other, kind="bm25", output=tmp_path / "other").run()
+    both = {"others": [tmp_path / "other"], "fuse": "rrf"}
+    with pytest.raises(UsageError, match="different collections"):
+        lmkcli.search(tmp_path / "rows", "water", where=["year=1"], **both)
+    assert lmkcli.open_index(tmp_path / "other").search("water", where="year=1")
+    del rows, other
+    gc.collect()
+    with pytest.raises(DataError, match="give the rows again"):
+        lmkcli.search(tmp_path / "rows", "water", where=["year<2002"])
+
+
+def test_a_reranked_index_filters_first(minilm: Path, tmp_path: Path) -> None:
+    rows = lmkcli.open_collection(FRAME)
+    lmkcli.Encode(rows, model=minilm, output=tmp_path / "v").run()
+    settings = {"rerank": tmp_path / "v", "rerank_depth": 10}
+    with pytest.raises(UsageError, match="open_index"):
+        lmkcli.open_index(tmp_path / "v", **settings).search("water", where="year=2039")
+    found = lmkcli.open_index(tmp_path / "v", where=["year=2039"], **settings).search("water")
+    assert [hit.id for hit in found] == ["d39"]

@@ -35,7 +35,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
-from lmkcli.data.metadata import OF_FILES, of_file
+from lmkcli.data.metadata import OF_FILES, Value, field_values, of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import (
@@ -356,7 +356,7 @@ class FileCollection(Collection):
         self._typed = typed
         self._left_out = LeftOut(typed)
         self._notes: list[str] = []
-        self._metadata: dict[str, dict[str, str | float]] = {}  # name -> document -> value
+        self._metadata: dict[str, dict[str, tuple[Value, ...]]] = {}  # name -> document -> values
         piped = "-" in paths.values()
         self._pipe: PipeInput | None = PipeInput(sys.stdin.buffer) if piped else None
         self._stdin_read = False
@@ -465,23 +465,23 @@ class FileCollection(Collection):
                 values[fields.query(record, row.where).id] = value
         return values
 
-    def document_metadata(self, name: str) -> dict[str, str | float]:
-        """Document id -> value of the field `name`, or of that field of the metadata.
+    def _document_metadata(self, name: str) -> dict[str, tuple[Value, ...]]:
+        """Document id -> values of the field `name`, or of that field of the metadata.
 
         Documents without a value, and rows that cannot be read, are omitted.
         """
-        path, values = self._paths.get("docs", "-"), dict[str, str | float]()
+        path, values = self._paths.get("docs", "-"), dict[str, tuple[Value, ...]]()
         if path == "-":
             return values
         fields = self._doc_fields
         given = self._given(path, fields)
         given = given._replace(columns=given.columns | {name} if given.columns else given.columns)
-        for row in self._records(path, WHOLE, fields.known | {name, METADATA}, given).rows():
+        wanted = fields.known | {name, name.partition(".")[0], METADATA}
+        for row in self._records(path, WHOLE, wanted, given).rows():
             with suppress(DataError):
                 record = _record(row, fields)
-                value = metadata_value(record, name)
-                if value is not None:
-                    values[fields.doc(record, row.where).id] = value
+                if found := field_values(record, name):
+                    values[fields.doc(record, row.where).id] = found
         return values
 
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
@@ -492,22 +492,20 @@ class FileCollection(Collection):
         file = Path(os.path.expanduser(path))
         return of_file(file, name, file.name) if own is None else own
 
-    def field_of(self, doc_id: str, name: str) -> Sequence[str | float] | None:
-        """The value of a field of a record, by the id of its document; empty if this record has none.
+    def field_of(self, doc_id: str, name: str) -> Sequence[Value] | None:
+        """The values of a field of a record, by the id of its document; empty if this record has none.
 
         None if no record has such a field. The first use of a name reads the whole file.
         """
         values = self._fields_of(name)
-        if not values:
-            return None
-        return (values[doc_id],) if doc_id in values else ()
+        return values.get(doc_id, ()) if values else None
 
     def has_metadata(self, name: str) -> bool:
         return name in OF_FILES or bool(self._fields_of(name))
 
-    def _fields_of(self, name: str) -> dict[str, str | float]:
+    def _fields_of(self, name: str) -> dict[str, tuple[Value, ...]]:
         if name not in self._metadata:
-            self._metadata[name] = self.document_metadata(name)
+            self._metadata[name] = self._document_metadata(name)
         return self._metadata[name]
 
     def file_stats(self) -> dict[str, list[int]]:

@@ -32,6 +32,7 @@ from lmkcli.data.collection import (
 )
 from lmkcli.data.columns import ROW, SAMPLE, Typed, document_columns, note, query_columns
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.metadata import Value, field_values
 from lmkcli.data.pairs import pairs_of
 from lmkcli.data.qrels import qrels_of
 from lmkcli.errors import DataError, UsageError
@@ -146,6 +147,7 @@ class MemoryCollection(Collection):
         self._given = Fields.parse(given)
         self._typed = _InPython("the rows", given)
         self._notes: list[str] = []
+        self._metadata: dict[str, dict[str, tuple[Value, ...]]] = {}  # name -> document -> values
 
     @property
     def rows(self) -> tuple[HeldRows, ...]:
@@ -233,6 +235,25 @@ class MemoryCollection(Collection):
             if value is not None:
                 values[fields.query(row, f"row {number}").id] = value
         return values
+
+    def metadata(self, doc_id: str, name: str) -> Sequence[Value]:
+        """The values of a column in the row of a document. The first use of a name reads all rows."""
+        return self._column(name).get(doc_id, ())
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether any row has a value in this column."""
+        return bool(self._column(name))
+
+    def _column(self, name: str) -> dict[str, tuple[Value, ...]]:
+        """Document id -> values of a column; rows without a value are left out."""
+        if name not in self._metadata:
+            fields, values = self._fields, dict[str, tuple[Value, ...]]()
+            for number, record in self._docs.numbered(range(self._docs.count)):
+                if found := field_values(record, name):
+                    doc = self._exactly(fields.doc, _row(number, record, fields), number)
+                    values[doc.id] = found
+            self._metadata[name] = values
+        return self._metadata[name]
 
     def notes(self) -> list[str]:
         """The columns that were found, unless they have the usual names."""

@@ -8,7 +8,6 @@ import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -36,7 +35,7 @@ from lmkcli.data.filetext import (
     check_encoding,
     decode_text,
 )
-from lmkcli.data.metadata import OF_FILES, matches, of_file
+from lmkcli.data.metadata import OF_FILES, UnfitCondition, matches, of_file
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import is_text
 from lmkcli.data.sources.file_collections import FileCollection, open_files
@@ -218,10 +217,13 @@ class FolderCollection(Collection):
 
     def _has_field(self, path: str, name: str) -> bool:
         """Whether a record of a file has a field; False for a file that cannot be read."""
-        with suppress(LmkError):
+        try:
             table = self._table_of(path)
             return bool(table and table.has_metadata(name))
-        return False
+        except UnfitCondition:
+            raise
+        except LmkError:
+            return False
 
     def _table_of(self, path: str) -> FileCollection | None:
         """The records of a file, which is opened once; None for files that are no tables."""
@@ -514,7 +516,11 @@ def _brief(reason: str) -> str:
 
 
 def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in counter.most_common(5))
+    """The most frequent names with their counts, and the rest: they add up to the whole."""
+    few = counter.most_common(5)
+    shown = [f"{number:,} {name}" for name, number in few]
+    rest = counter.total() - sum(number for _, number in few)
+    return ", ".join([*shown, f"{rest:,} more"] if rest else shown)
 
 
 def _first(errors: dict[str, str]) -> str:

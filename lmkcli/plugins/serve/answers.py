@@ -177,7 +177,7 @@ def _characters(found: Found) -> int:
 
 
 def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"query": query, "complete": not found.cut}
+    answer: dict[str, Any] = {"query": query, "complete": not found.incomplete}
     answer |= {"query_cut": found.query_cut, "pairs_cut": found.pairs_cut}
     answer |= {"meaning": found.meaning, "answered": found.answered}
     scores = found.ranking.scores.tolist()

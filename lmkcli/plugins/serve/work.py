@@ -51,14 +51,14 @@ class Found(NamedTuple):
     `meaning` is what a score is, `answered` whether the best hit probably answers the query (None: unknown),
     and `words` are the words of the query that matter.
 
-    `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing. `query_cut` is
-    True if a model read only the start of the query, because it is too long. `pairs_cut` is the number of
-    documents that a cross-encoder read only in part.
+    `incomplete` is True if a filter stopped at the depth DEEPEST, so that documents may be missing.
+    `query_cut` is True if a model read only the start of the query, because it is too long. `pairs_cut` is
+    the number of documents that a cross-encoder read only in part.
     """
 
     ranking: Ranking
     documents: list[FoundDocument]
-    cut: bool = False
+    incomplete: bool = False
     query_cut: bool = False
     pairs_cut: int = 0
     meaning: str = ""
@@ -79,15 +79,13 @@ class SearchWork:
 
     def run(self, context: IndexSet, items: list[str]) -> list[Found]:
         """Rank documents for each query."""
-        filters: list[FilteredIndex] = []
-        index = context.pipeline(self.plan, lambda each: self._narrowed(context, each, filters))
+        index = context.pipeline(self.plan, lambda each: self._narrowed(context, each))
         queries = [Query(str(number), text) for number, text in enumerate(items)]
         try:
             run = index.search(queries, self.k)
         except UnfitCondition as error:
             raise BadRequest(str(error)) from error
         rankings = [run.rankings.get(query.id, _EMPTY).cut(self.k) for query in queries]
-        cut = not all(each.complete for each in filters)
         docs: dict[str, Doc] = {}
         if self.texts:
             docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
@@ -102,15 +100,22 @@ class SearchWork:
             ]
             answered = index.is_answered(query, ranking) if isinstance(index, Judges) else None
             words = query_words(index, query.text) if self.texts or self.passages else None
-            query_cut, pairs_cut = query.id in run.cut, run.cut_pairs.get(query.id, 0)
-            meaning = index.info.meaning
             found.append(
-                Found(ranking, documents, cut, query_cut, pairs_cut, meaning, answered, words)
+                Found(
+                    ranking,
+                    documents,
+                    query.id in run.incomplete,
+                    query.id in run.cut,
+                    run.cut_pairs.get(query.id, 0),
+                    index.info.meaning,
+                    answered,
+                    words,
+                )
             )
         return found
 
-    def _narrowed(self, context: IndexSet, index: Index, filters: list[FilteredIndex]) -> Index:
-        """The index with the filters of the request, which are also added to `filters`.
+    def _narrowed(self, context: IndexSet, index: Index) -> Index:
+        """The index with the filters of the request.
 
         Raises BadRequest for conditions that cannot be read, or cannot be checked.
         """
@@ -128,8 +133,7 @@ class SearchWork:
             document = name.rpartition("#")[0] if chunks else name
             return name.startswith(prefix) and (conditions is None or conditions.accepts(document))
 
-        filters.append(FilteredIndex(index, accepts, conditions, DEEPEST))
-        return filters[-1]
+        return FilteredIndex(index, accepts, conditions, DEEPEST)
 
 
 _EMPTY = Ranking([], np.zeros(0, np.float32))

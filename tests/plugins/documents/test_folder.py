@@ -3,12 +3,13 @@
 import gzip
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lmkcli.data.collection import Doc, Shard, open_collection
+from lmkcli.data.collection import Collection, Doc, Shard, open_collection
 from lmkcli.errors import DataError, MissingExtra, UnknownName, UsageError
 from lmkcli.plugins.documents.document_folder import matches
 from tests import pages
@@ -105,7 +106,10 @@ def test_a_glob_without_matches_lists_the_suffixes(notes: Path) -> None:
         ("a/b/c/d", "**/b/**/d", True),
         ("a/b/x/b/c", "**/b/c", True),
         ("a/b/x/b/c", "**/b/?/c", False),
-        ("a", "a/**", True),
+        ("a", "a/**", False),
+        ("a/b", "a/**", True),
+        ("a/b/c", "a/**/**", True),
+        ("a", "**/**", True),
         ("a", "**/a/b", False),
         ("a/b", "**", True),
         ("a/b", "*", False),
@@ -171,8 +175,27 @@ def test_unreadable_files_are_left_out_and_listed(notes: Path) -> None:
     assert collection.skipped_count() == len(expected)
     assert "6 files left out (" in collection.summary()
     assert "2 link out of the folder" in collection.summary()
+    assert added_up(collection) == 6
     for path, why in expected.items():
         assert out[path].startswith(why)
+
+
+def added_up(collection: Collection) -> int:
+    """The sum of the counts by reason in the summary."""
+    reasons = re.search(r"files left out \(([^)]*)\)", collection.summary())
+    assert reasons is not None
+    return sum(int(count) for count in re.findall(r"\b\d+ ", reasons[1]))
+
+
+def test_the_counts_of_many_reasons_add_up(notes: Path) -> None:
+    spoil(notes)
+    (notes / "paper.pdf").write_bytes(b"%PDF-1.4 broken")
+    (notes / "letter.docx").write_bytes(b"PK broken")
+    (notes / "book.epub").write_bytes(b"PK broken")
+    os.mkfifo(notes / "pipe.txt")
+    collection = open_collection(f"folder:{notes}")
+    assert [*collection.docs()]
+    assert added_up(collection) == collection.skipped_count() == 10
 
 
 def test_a_long_list_is_shortened(notes: Path) -> None:
