@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lmkcli.text.formatting import duration, size
 
 if TYPE_CHECKING:
     from lmkcli.encoding.forecast import Estimate
+    from lmkcli.encoding.jobs import CollectionJob
     from lmkcli.plugins.grid.execution import ResultsFolder
     from lmkcli.plugins.grid.plan import Plan
     from lmkcli.plugins.grid.steps import GridStep
@@ -32,30 +33,42 @@ def estimates(plan: "Plan", results: "ResultsFolder", report: Report) -> Estimat
     network.forbid()
     missing = results.missing(plan)
     steps = [step for step in missing.values() if step.verb == "encode"]
+    steps.sort(key=_model)  # an estimator shares what belongs to a model
     errors: dict[str, str] = {}  # collection -> why it cannot be read; each is tried once
     found: dict[str, Estimate | str] = {}
     with report.step("dry run") as job:
         started = time.monotonic()
+        estimate: Callable[[CollectionJob], Estimate | str] | None = None
         for number, step in enumerate(steps, 1):
             if len(steps) > _FEW and time.monotonic() - started > _SECONDS:
                 found[step.key] = f"not measured after {_SECONDS:.0f} s; --only selects cells"
                 continue
-            found[step.key] = _estimate(step, missing, errors)
+            planned = _planned(step, missing, errors)
+            if isinstance(planned, str):
+                found[step.key] = planned
+            else:
+                estimate = estimate or _estimator()
+                found[step.key] = estimate(planned)
             job.progress(number, len(steps), "encodings")
     return found
 
 
-def _estimate(
+def _model(step: "GridStep") -> tuple[str, str]:
+    operation: Any = step.operation
+    return operation.model, operation.revision or ""
+
+
+def _planned(
     step: "GridStep", missing: Mapping[str, "GridStep"], errors: dict[str, str]
-) -> "Estimate | str":
-    """The estimate of an encoding, or the reason why it is unknown."""
+) -> "CollectionJob | str":
+    """The job of an encoding, or the reason why its cost is unknown."""
     from lmkcli.encoding import jobs
     from lmkcli.plugins.grid.steps import local_model
 
     if step.trained:
         return "its model is not trained yet"
     operation: Any = step.operation
-    if local_model(operation.model, operation.revision or "") is None:
+    if local_model(*_model(step)) is None:
         return f"the model {operation.model} is not on this machine"
     # If the tokens that the encoding reads are missing, the collection is used.
     tokens = [missing[key] for key in step.needs if key.startswith("tokenize-") and key in missing]
@@ -65,19 +78,28 @@ def _estimate(
         errors[collection] = _read_error(collection)
     if error := errors[collection]:
         return error
+    recipe, settings = operation.part(RecipeOptions), operation.part(EncodeSettings)
     try:
-        job = jobs.plan(
-            collection,
-            operation.part(RecipeOptions),
-            operation.part(EncodeSettings),
-            WHOLE,
-            offline=True,
-        )
-        from lmkcli.encoding.forecast import estimate  # here: torch takes seconds to import
-
-        return estimate(job)
+        return jobs.plan(collection, recipe, settings, WHOLE, offline=True)
     except LmkError as failure:
         return str(failure)
+
+
+def _estimator() -> "Callable[[CollectionJob], Estimate | str]":
+    """A function that returns the estimate of a job, or the reason why it is unknown."""
+    from lmkcli.encoding.forecast import (
+        Estimator,
+    )  # only for models on this machine: it imports torch
+
+    estimator = Estimator()
+
+    def estimate(job: "CollectionJob") -> "Estimate | str":
+        try:
+            return estimator(job)
+        except LmkError as failure:
+            return str(failure)
+
+    return estimate
 
 
 def _read_error(collection: str) -> str:

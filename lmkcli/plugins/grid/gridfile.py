@@ -356,7 +356,10 @@ def _names(combinations: Sequence[Values]) -> list[str]:
     for each in combinations:
         values = [each[axis] for axis in axes if each[axis] or axis == COLLECTION]
         names.append(
-            "_".join(re.sub(r"[^\w.@,]+", "-", " ".join(value)).strip("-") for value in values)
+            "_".join(
+                re.sub(r"[^\w.@,]+", "-", " ".join(value).removeprefix("./")).strip("-")
+                for value in values
+            )
         )
     count = Counter(names)
     return [
