@@ -113,7 +113,11 @@ def test_the_folder_says_what_it_was_made_of(
     assert [line["step"] for line in lines] == [2, 4, 6]
     assert {"loss", "infonce", "learning_rate", "grad_norm", "tokens_per_second"} <= set(lines[0])
     assert not (folder / "checkpoints").exists()
-    assert str(pairs) in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert str(pairs) in card
+    assert "\n# model\n" in card
+    assert 'model = SentenceTransformer("model"' in card
+    assert "lmk encode COLLECTION -m model/ -o" in card
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -1,5 +1,6 @@
 """Export: write vectors, training examples, or a model with its pooling for other tools."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -201,7 +202,8 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         if self.to == _HUB:
             from lmkcli.provenance.modelcard import model_card
 
-            name = (self.repo or "").rpartition("/")[2] or destination.path.absolute().name
+            whole = os.path.abspath(destination.path)
+            name = (self.repo or whole).rpartition("/")[2]
             card = model_card(name, resolved, exported(resolved), self.log, report.note)
         folder = destination.prepare(report)
         made = export_model(resolved, folder, report, card)

@@ -383,9 +383,9 @@ Scores of step {published["step"]:,}, the best of {len(dev["curve"])} scored ste
 
 
 def _card(folder: Path, resolved: ResolvedRecipe, record: TrainingRecord) -> str:
-    """Return the model card."""
-    doc = resolved.recipe.doc
-    settings = "\n".join(f"| {name} | {value} |" for name, value in record["settings"].items())
+    """Return the model card. Its title is the name of the folder, as that of an upload is its repository."""
+    doc, name = resolved.recipe.doc, Path(os.path.abspath(folder)).name
+    settings = "\n".join(f"| {key} | {value} |" for key, value in record["settings"].items())
     sources = "\n".join(
         f"- `{one['name']}`: {one['examples']:,} examples, weight {one['weight']:g}"
         for one in record["sources"]
@@ -399,7 +399,7 @@ library_name: sentence-transformers
 tags: [sentence-transformers, {tags}, feature-extraction, lmk]
 ---
 
-# {Path(os.path.abspath(folder)).name}
+# {name}
 
 {record["base"]}, trained with lmk {record["version"]}: `--pool {doc.pool}{gran}`, \
 {doc.max_length} positions, objective {record["objective"]}, {record["steps"]:,} steps.
@@ -407,13 +407,13 @@ tags: [sentence-transformers, {tags}, feature-extraction, lmk]
 ## Use
 
 ```
-lmk encode COLLECTION -m {folder.name} -o vectors/
+lmk encode COLLECTION -m {name}/ -o vectors/
 ```
 
 ```python
 from sentence_transformers import {kind}
 
-model = {record["loaded_by"]}
+model = {record["loaded_by"].replace("(folder", f'("{name}"')}
 ```
 
 {_scores(record.get("dev"))}## Training data
