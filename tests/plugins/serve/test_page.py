@@ -146,7 +146,7 @@ def test_search_compare_and_read(browser: Any, page: Process) -> None:
     browser.find_element("id", "query").send_keys("rivers carry water" + Keys.ENTER)
     wait(browser, lambda: "documents in" in browser.find_element("id", "status").text)
     assert [each.text for each in many(browser, ".columns h2")] == ["fused all indexes together"]
-    many(browser, "#views button")[0].click()
+    browser.find_element("id", "compare").click()
     wait(browser, lambda: len(many(browser, ".columns section")) == 3)
     names = [each.text for each in many(browser, ".columns h2")]
     assert names == [
@@ -246,7 +246,7 @@ def test_every_control_has_a_name_and_narrow_and_dark_windows_work(
     browser: Any, page: Process
 ) -> None:
     search(browser, "rivers water")
-    many(browser, "#views button")[0].click()
+    browser.find_element("id", "compare").click()
     wait(browser, lambda: len(many(browser, ".columns section")) == 3)
     names = displayed(browser)
     assert {
@@ -275,6 +275,9 @@ def test_every_control_has_a_name_and_narrow_and_dark_windows_work(
         {"width": 340, "height": 700, "deviceScaleFactor": 1, "mobile": True},
     )
     try:
+        controls = [browser.find_element("id", each).rect for each in ("query", "compare")]
+        assert controls[0]["y"] == controls[1]["y"], "Compare is in the row of the query"
+        assert controls[0]["width"] > 80
         wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert browser.execute_script(wide) <= 0
         lefts = {each.rect["x"] for each in many(browser, ".columns section")}

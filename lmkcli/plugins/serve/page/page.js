@@ -119,15 +119,18 @@ function showViews(views) {
     if (now.query) location.hash = address(now);
     else showViews(next);
   };
-  const button = make("button", { type: "button", "aria-pressed": String(comparing) }, "Compare");
-  button.addEventListener("click", () => go(comparing ? [] : names.slice(0, 4)));
-  const boxes = !comparing ? [] : names.map((name) => {
+  const button = byId("compare");
+  button.hidden = names.length < 2;
+  button.setAttribute("aria-pressed", String(comparing));
+  button.onclick = () => go(comparing ? [] : names.slice(0, 4));
+  const boxes = !comparing || button.hidden ? [] : names.map((name) => {
     const box = make("input", { type: "checkbox", value: name });
     box.checked = chosen.includes(name);
     box.addEventListener("change", () => go(chosenViews()));
     return make("label", {}, box, name);
   });
-  byId("views").replaceChildren(byId("views").firstElementChild, ...(names.length > 1 ? [button, ...boxes] : []));
+  byId("views").hidden = !boxes.length;
+  byId("views").replaceChildren(byId("views").firstElementChild, ...boxes);
   return names.filter((name) => chosen.includes(name));
 }
 
