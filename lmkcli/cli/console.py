@@ -222,7 +222,8 @@ def _tex_cell(value: Any) -> str:
     cell = value if isinstance(value, Cell) else Cell(value)
     text = _tex(shown(cell.value))
     text = rf"\textbf{{{text}}}" if cell.best else text
-    return rf"{text}$^{{{_TEX_MARKS.get(cell.mark, cell.mark)}}}$" if cell.mark else text
+    mark = "".join(_TEX_MARKS.get(each, each) for each in cell.mark)
+    return rf"{text}$^{{{mark}}}$" if mark else text
 
 
 _TEX_MARKS = {"†": r"\dagger"}

@@ -176,13 +176,13 @@ def legend(tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction
     return f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
 
 
-def winners_legend(wins: int, tests: int, correction: str) -> str:
-    """The legend of bold values that are significantly higher than all others of their column."""
+def winners_legend(mark: str, tests: int, correction: str) -> str:
+    """The legend of values that are significantly higher than all others; without a mark, there are none."""
     from lmkcli.evaluation.compare import LEVEL
 
     how = f"two-sided paired t-test, {CORRECTIONS[correction]} over {tests} tests"
-    if wins:
-        return f"Bold: higher than every other value of the column, p < {LEVEL} ({how})."
+    if mark:
+        return f"{mark}: higher than every other value of the column, p < {LEVEL} ({how})."
     return f"No value is significantly higher than all others of its column, p < {LEVEL} ({how})."
 
 

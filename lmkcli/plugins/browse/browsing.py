@@ -28,7 +28,7 @@ from lmkcli.evaluation.breakdown import (
 )
 from lmkcli.evaluation.compare import compare
 from lmkcli.evaluation.coverage import without_self
-from lmkcli.evaluation.results import ScoredRun
+from lmkcli.evaluation.results import ScoredRun, best_values
 from lmkcli.plugins.browse.evidence import Passages
 from lmkcli.retrieval.index import Passage
 
@@ -114,11 +114,15 @@ class ShownQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run: its name, its path, and its values of all measures over all judged queries."""
+    """One run: its name, its path, and its values of all measures over all judged queries.
+
+    `best` tells which of these values are the highest of all runs.
+    """
 
     name: str
     path: str
     values: list[float]
+    best: list[bool]
     answered: int
 
 
@@ -501,6 +505,8 @@ def _overview(
 ) -> Overview:
     requested = list(results[0].measures)
     values = [[each.by_query(name) for name in requested] for each in results]
+    means = {name: [each.value(name) for each in results] for name in requested}
+    best = {name: best_values(of_runs, name) for name, of_runs in means.items()}
     queries = []
     for query in rankings.queries:
         of_query = grades.get(query.id, {})
@@ -537,10 +543,11 @@ def _overview(
             ShownRun(
                 clean(each.system),
                 clean(str(each.run)),
-                [each.value(name) for name in requested],
+                [means[name][number] for name in requested],
+                [best[name][number] for name in requested],
                 each.scores.coverage.answered,
             )
-            for each in results
+            for number, each in enumerate(results)
         ],
         properties=[],
         queries=queries,

@@ -215,12 +215,14 @@ class GridScores(Result):
 
 
 def _legends(compared: "GridTable", correction: str) -> Iterator[str]:
-    """The meaning of bold values and of marks."""
+    """The meaning of the marks."""
     from lmkcli.operations import score_tables
+    from lmkcli.plugins.grid.scores import WINS
 
     if compared.compared:
-        wins = sum(entry.wins for row in compared.rows for entry in row.entries)
-        yield score_tables.winners_legend(wins, compared.compared, correction)
+        marks = "".join(entry.mark for row in compared.rows for entry in row.entries)
+        mark = WINS * (WINS in marks)
+        yield score_tables.winners_legend(mark, compared.compared, correction)
     if compared.tests:
         yield score_tables.legend(compared.tests, {}, correction)
 
@@ -232,7 +234,7 @@ def _wide(compared: "GridTable") -> Table:
         [
             *row.system,
             *([] if one else [row.measure]),
-            *(Cell(each.value, each.wins, each.mark) for each in row.entries),
+            *(Cell(each.value, each.best, each.mark) for each in row.entries),
         ]
         for row in compared.rows
     ]

@@ -125,7 +125,7 @@ def write(
     table: GridTable,
     legends: Sequence[str],
 ) -> Path:
-    """Write the report to the folder of results; `legends` explain bold values and marks."""
+    """Write the report to the folder of results; `legends` explain the marks."""
     name = escape(results.folder.absolute().name)
     computed = {
         str(measure): requested
@@ -267,7 +267,7 @@ def _entry(entry: TableEntry, axis: Scale | None) -> str:
     if entry.value is None or axis is None:
         return '<td class="value" data-value="">-</td>'
     shown = f"{entry.value:.4f}"
-    shown = f"<strong>{shown}</strong>" if entry.wins else shown
+    shown = f"<strong>{shown}</strong>" if entry.best else shown
     shown += f"<sup>{escape(entry.mark)}</sup>" if entry.mark else ""
     title = ""
     if entry.interval:

@@ -166,15 +166,17 @@ def _cost(folder: Path) -> tuple[float, float, float] | None:
     return None if time is None or memory is None else (time, memory, stored)
 
 
+WINS = "*"  # marks a value that is significantly higher than every other value of its column
+
+
 class TableEntry(NamedTuple):
     """One value of the table, None if there is no score."""
 
     value: float | None
     best: bool = False
     """Whether it is the highest value of its column."""
-    wins: bool = False
-    """Whether it is significantly higher than every other value of its column."""
     mark: str = ""
+    """Those of tests: WINS, and † for a difference from the baseline."""
     interval: tuple[float, float] | None = None
     """95 % bootstrap interval over the queries of a single collection."""
 
@@ -295,8 +297,8 @@ def table(
     single = {  # entries for columns of a single collection; columns of means have only values
         place: TableEntry(
             run.value(name),
-            wins=place in won.places,
-            mark=marks.get((run.system, run.collection, str(measure)), ""),
+            mark=WINS * (place in won.places)
+            + marks.get((run.system, run.collection, str(measure)), ""),
             interval=each.entry.get("intervals", {}).get(str(measure)),
         )
         for each, run in zip(scored, placed, strict=True)

@@ -206,6 +206,7 @@ def test_the_table_has_best_values_means_and_tests(lmk: Lmk, file: Path, done: P
     assert head.startswith("| pool | gran | max-length | measure |")
     assert head.endswith("| mean | geometric mean |")
     assert "value of the column" in table or "No value is significantly higher" in table
+    assert "**" in table
     assert "Holm-Bonferroni over 12 tests" in table
     assert re.search("†: .*mean - 32", table)
     wide = lmk("grid", file, "-o", done, "--rows", "pool,gran", "--columns", "max-length").out

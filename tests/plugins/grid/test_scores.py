@@ -131,6 +131,38 @@ def test_a_winner_is_significantly_better_than_every_other_system() -> None:
     assert winners([], "bh") == Winners(set(), 0)
 
 
+def test_the_highest_value_is_bold_and_a_star_marks_a_winner() -> None:
+    values = {
+        "far": [0.9, 0.8, 0.9, 0.8, 0.9, 0.7, 0.9, 0.8],
+        "mid": [0.3, 0.4, 0.3, 0.4, 0.3, 0.4, 0.3, 0.4],
+        "low": [0.1, 0.2, 0.3, 0.1, 0.1, 0.2, 0.3, 0.1],
+    }
+    by_chance = {
+        "far": [0.2, 0.8, 0.4, 0.8],
+        "mid": [0.8, 0.2, 0.9, 0.4],
+        "low": [0.2, 0.8, 0.4, 0.8],
+    }
+    cells = [
+        ScoredCell(
+            GridCell(
+                f"{pool}-{name}", {"collection": (name,), "pool": (pool,), "measures": ("m",)}
+            ),
+            run(pool, name, *mine),
+            {"scores": {}},
+        )
+        for name, given in (("a", values), ("b", by_chance))
+        for pool, mine in given.items()
+    ]
+    rows = table(cells, TableLayout(("pool",), ("collection",)), "holm").rows
+    assert {
+        row.system[0]: [(each.best, each.mark) for each in row.entries[:2]] for row in rows
+    } == {
+        "far": [(True, "*"), (False, "")],
+        "mid": [(False, ""), (True, "")],
+        "low": [(False, ""), (False, "")],
+    }
+
+
 @pytest.mark.parametrize(
     "values",
     [

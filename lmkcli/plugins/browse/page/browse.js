@@ -132,14 +132,13 @@ function choose() {
 // --- the list ------------------------------------------------------------------------------------
 
 function showRuns() {
-  const best = data.measures.map((_, m) => Math.max(...data.runs.map(run => run.values[m])));
   $("runs").replaceChildren(
     el("caption", { class: "small" }, `means over ${count(data.judged)} judged queries`),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "run"),
       ...data.measures.map(name => el("th", { scope: "col" }, name)), el("th", { scope: "col" }, "answered"))),
     el("tbody", {}, ...data.runs.map((run, number) => el("tr", {},
       el("th", { scope: "row", title: run.path }, letters(number), bdi(run.name)),
-      ...run.values.map((each, m) => el("td", { class: several && each === best[m] ? "best" : "" }, score(each))),
+      ...run.values.map((each, m) => el("td", { class: run.best[m] ? "best" : "" }, score(each))),
       el("td", {}, count(run.answered))))));
 }
 const letters = run => !several ? "" : [run === state.a && "A ", run === state.b && "B "].filter(Boolean).join("");
