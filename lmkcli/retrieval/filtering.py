@@ -14,7 +14,7 @@ from lmkcli.data.collection import Collection, Doc, Query, is_held, open_collect
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.retrieval.index import Index, IndexInfo, Passage, query_words, unfindable
+from lmkcli.retrieval.index import Index, IndexInfo, Judges, Passage, query_words, unfindable
 from lmkcli.retrieval.index_folder import CollectionStamp, finished_index
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.stages import Stages
@@ -103,6 +103,11 @@ class FilteredIndex:
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """Passages of the index."""
         return self._index.passages(query, ids)
+
+    def is_answered(self, query: Query, ranking: Ranking) -> bool | None:
+        """Return whether the best hit probably answers the query, as the index judges it."""
+        index = self._index
+        return index.is_answered(query, ranking) if isinstance(index, Judges) else None
 
     def query_words(self, question: str) -> QueryWords:
         """Return the words of a question with the weights of the index."""

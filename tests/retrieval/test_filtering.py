@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lmkcli.data.collection import Query
-from lmkcli.data.run import Run, Scored, ranked, read_run, write_run
+from lmkcli.data.run import Ranking, Run, Scored, ranked, read_run, write_run
+from lmkcli.operations.search import find
 from lmkcli.retrieval import filtering
 from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
@@ -105,6 +106,20 @@ class Backwards:
 def test_nothing_accepted(fused: FusedIndex) -> None:
     found = FilteredIndex(fused, lambda name: False).search([EASY, HARD], 10)
     assert {name: found[name].doc_ids for name in found} == {EASY.id: [], HARD.id: []}
+
+
+class Sure(RunIndex):
+    """A run whose hits are good matches."""
+
+    def is_answered(self, query: Query, ranking: Ranking) -> bool | None:
+        return True
+
+
+def test_a_filtered_index_judges_its_hits_as_the_whole_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", Run({"q": ranked(["d1", "d2"], np.array([2.0, 1.0]))}))
+    for kind, judged in ((Sure, True), (RunIndex, None)):
+        found = find(FilteredIndex(kind(tmp_path / "run"), accepts), "easy")
+        assert found.answered is judged
 
 
 def write_collection(folder: Path) -> str:

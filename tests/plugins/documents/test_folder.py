@@ -192,10 +192,9 @@ def test_the_counts_of_many_reasons_add_up(notes: Path) -> None:
     (notes / "paper.pdf").write_bytes(b"%PDF-1.4 broken")
     (notes / "letter.docx").write_bytes(b"PK broken")
     (notes / "book.epub").write_bytes(b"PK broken")
-    os.mkfifo(notes / "pipe.txt")
     collection = open_collection(f"folder:{notes}")
     assert [*collection.docs()]
-    assert added_up(collection) == collection.skipped_count() == 10
+    assert added_up(collection) == collection.skipped_count() == 9
 
 
 def test_a_long_list_is_shortened(notes: Path) -> None:
