@@ -38,6 +38,7 @@ _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
 CACHES = "caches"
 MEASURES = "measures"
 _COUNTING_SECONDS = 2.0  # for each cache
+_DIGITS = 8  # of a number that is printed exactly
 _FIRST = ("artifact", "contents")
 _MOST_MEASURES = 20  # columns of a log; a table with more takes long and cannot be read
 _LAST = ("from", "execution", "made", "command")
@@ -324,4 +325,6 @@ def _readable(item: Any) -> str:
         return "yes" if item else "no"
     if isinstance(item, list):
         return ", ".join(map(_readable, item))
+    if isinstance(item, float) and len(str(item)) > _DIGITS:
+        return f"{item:.6g}"
     return f"{item:,}" if isinstance(item, int) else str(item)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lmkcli.operations.show import Described
+
 Lmk = Callable[..., Any]
 Models = Callable[[str], Path]
 _DIGEST = re.compile(r"\b[0-9a-f]{16,}\b")
@@ -78,3 +80,11 @@ def test_facts_are_written_for_people(lmk: Lmk, beir: Path, tiny_model: Models) 
     text = lmk("show", tiny_model("bert")).out
     assert "dim: all" in text
     assert not re.search(r": (True|False|0)$", text.replace("overlap: 0", ""), re.MULTILINE)
+
+
+def test_long_fractions_are_rounded() -> None:
+    facts = {"mean_length": 21.205882352941178, "rate": 1e-05, "b": 0.4, "bytes": 1000000.0}
+    assert str(Described(facts)).splitlines() == [
+        "mean_length: 21.2059", "rate: 1e-05", "b: 0.4", "bytes: 1000000.0",
+    ]  # fmt: skip
+    assert Described(facts).as_json() == facts
