@@ -325,6 +325,6 @@ def _readable(item: Any) -> str:
         return "yes" if item else "no"
     if isinstance(item, list):
         return ", ".join(map(_readable, item))
-    if isinstance(item, float) and len(str(item)) > _DIGITS:
+    if isinstance(item, float) and len(str(item)) > _DIGITS and not item.is_integer():
         return f"{item:.6g}"
     return f"{item:,}" if isinstance(item, int) else str(item)
