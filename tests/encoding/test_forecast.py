@@ -63,7 +63,12 @@ def test_the_jobs_of_a_model_share_a_sample(
 ) -> None:
     """What is counted is that of each job, and the model is timed once for inputs of about one length."""
     timed, measure = [], forecast._pace
-    monkeypatch.setattr(forecast, "_pace", lambda *given: timed.append(1) or measure(*given))
+
+    def pace(encoder: Any, sample: Any) -> float:
+        timed.append(measure(encoder, sample))
+        return timed[-1]
+
+    monkeypatch.setattr(forecast, "_pace", pace)
     source = tiny.collection(tmp_path / "large", docs=300)
     models = [tiny_model("bert"), tiny_model("roberta")]
     collection = Counting(open_collection(str(source)))

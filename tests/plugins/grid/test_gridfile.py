@@ -224,6 +224,11 @@ def test_a_narrowing_to_nothing_drops_its_cells() -> None:
     assert {each.values["model"] for each in found} == {("lmk/",)}
 
 
+def test_the_name_of_a_local_collection_has_no_dot() -> None:
+    grid = GridFile({"collection": [("./cranfield",)], "gran": [("16",), ("32",)]})
+    assert [each.name for each in cells(grid)] == ["cranfield_16", "cranfield_32"]
+
+
 def test_equal_names_get_a_digest() -> None:
     axes = {"collection": [("a",)], "doc-prompt": [("x: ",), ("x ",)]}
     names = [each.name for each in cells(GridFile(axes))]
