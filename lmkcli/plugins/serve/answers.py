@@ -4,10 +4,10 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,11 +32,12 @@ from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.text.query_words import QueryWords
 
+Item = TypeVar("Item")
 # Hits with texts or passages of a large request. Large requests are answered one after another: so they keep
 # one answer in memory, and clients with small requests wait for one of them at most.
 LARGE_HITS = 320
-# Characters of the documents of an answer that is made in a thread of its own. Marking the words of a
-# question reads all of them, and the event loop must not wait for that: it serves all clients.
+# Characters of the documents, or of the numbers, of an answer that is made in a thread of its own. Marking
+# the words of a question reads all of them, and the event loop must not wait for that: it serves all clients.
 LARGE_CHARACTERS = 50_000
 MAX_PAUSE = 0.1  # seconds between two results of such an answer
 MARKED = 20_000  # characters of the texts of a query in which its words are marked
@@ -127,10 +128,18 @@ class Answers:
         found = await self.service.run(work, queries)
         docs = [one.doc for each in found for one in each.documents if one.doc is not None]
         check_characters(docs, work.characters)
-        if sum(len(doc.content) for doc in docs) < LARGE_CHARACTERS:
-            return [json_bytes(_result(*each, shown)) for each in zip(queries, found, strict=True)]
+        size = sum(len(doc.content) for doc in docs)
+        pairs = list(zip(queries, found, strict=True))
+        return await self._coded(lambda each: json_bytes(_result(*each, shown)), pairs, size)
+
+    async def _coded(
+        self, code: Callable[[Item], bytes], items: Sequence[Item], size: int
+    ) -> list[bytes]:
+        """Return the bytes of items, in all of about `size` characters; many of them outside of the loop."""
+        if size < LARGE_CHARACTERS:
+            return [code(item) for item in items]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, _in_turns, queries, found, shown)
+        return await loop.run_in_executor(self._thread, _in_turns, code, items)
 
     async def document(
         self, doc_id: str, index: str | None, query: str, contributions: bool = False
@@ -150,7 +159,7 @@ class Answers:
         whole = served[one.part_of] if one.part_of else one
         return whole.index.file(doc_id) if isinstance(whole.index, DocumentsIndex) else None
 
-    async def embeddings(self, request: schema.EmbeddingsRequest) -> dict[str, Any]:
+    async def embeddings(self, request: schema.EmbeddingsRequest) -> bytes:
         """Return the JSON of an EmbeddingsAnswer."""
         name, side = self._side(request)
         given: Any = request.input
@@ -165,22 +174,20 @@ class Answers:
         rows = np.stack([each.vector for each in found])[:, :size]
         if size is not None and vectors is not None and vectors.recipe.doc.normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        coded = [
-            base64.b64encode(row.astype("<f4").tobytes()).decode()
-            if request.encoding_format == "base64"
-            else row.tolist()
-            for row in rows
-        ]
+        as_text = request.encoding_format == "base64"
+
+        def code(number: int) -> bytes:
+            row = rows[number]
+            value = (
+                base64.b64encode(row.astype("<f4").tobytes()).decode() if as_text else row.tolist()
+            )
+            return json_bytes({"object": "embedding", "index": number, "embedding": value})
+
+        data = await self._coded(code, range(len(rows)), rows.size * (6 if as_text else 20))
         tokens = sum(each.tokens for each in found)
-        return {
-            "object": "list",
-            "model": request.model,
-            "data": [
-                {"object": "embedding", "index": number, "embedding": value}
-                for number, value in enumerate(coded)
-            ],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        head = json_bytes({"object": "list", "model": request.model})
+        usage = json_bytes({"prompt_tokens": tokens, "total_tokens": tokens})
+        return b'%s,"data":[%s],"usage":%s}' % (head[:-1], b",".join(data), usage)
 
     def _side(self, request: schema.EmbeddingsRequest) -> tuple[str, Any]:
         """Return the index and the side of a request for embeddings."""
@@ -194,16 +201,16 @@ class Answers:
         return self._name(name), side or "document"
 
 
-def _in_turns(queries: Sequence[str], found: Sequence[Found], shown: str) -> list[bytes]:
-    """Return the JSON of results, with a pause after each.
+def _in_turns(code: Callable[[Item], bytes], items: Sequence[Item]) -> list[bytes]:
+    """Return the bytes of items, with a pause after each.
 
     Without pauses, the event loop would wait for the interpreter's lock at each byte that it sends or
     receives, as often and as long as this thread computes.
     """
     made = []
-    for query, one in zip(queries, found, strict=True):
+    for item in items:
         start = time.perf_counter()
-        made.append(json_bytes(_result(query, one, shown)))
+        made.append(code(item))
         time.sleep(min(MAX_PAUSE, time.perf_counter() - start))
     return made
 

@@ -79,6 +79,28 @@ def test_a_large_answer_is_made_outside_of_the_event_loop(
     assert all("large" in name for name in threads)
 
 
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_large_embeddings_are_made_outside_of_the_event_loop(
+    client: Any, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    request = {"model": "docs", "input": ["rivers", "bakers"], "encoding_format": form}
+    small = client.post("/v1/embeddings", json=request).json()
+    assert [each["index"] for each in small["data"]] == [0, 1]
+    threads: list[str] = []
+    code = answers.json_bytes
+
+    def spied(value: Any) -> bytes:
+        if "embedding" in value:
+            threads.append(threading.current_thread().name)
+        return code(value)
+
+    monkeypatch.setattr(answers, "json_bytes", spied)
+    monkeypatch.setattr(answers, "LARGE_CHARACTERS", 1)
+    assert client.post("/v1/embeddings", json=request).json() == small
+    assert len(threads) == 2
+    assert all("large" in name for name in threads)
+
+
 def test_large_requests_are_answered_one_after_another() -> None:
     service = Service(seconds=0.01)
     large = search(service, 5, query=["a"] * 4, k=answers.LARGE_HITS // 4 + 1)
