@@ -4,9 +4,11 @@
     python benchmarks/serve_hostile.py --seconds 600 --index dense --index bm25
 
 Without --index, lmk makes a BM25 index of this Python's standard library. The server may open 1,024 files.
-The clients run in two processes, one for each side. All connections go to 127.0.0.1. Prints the latencies and
-failures of the honest clients, what each kind of hostile client did, the memory of the server, and the time
-of its stop. The exit code is 1 if an honest request failed or took more than a second. Linux only.
+The clients run in two processes, one for each side. All connections go to 127.0.0.1. The same honest clients
+also ask a bare server, a process that answers every request at once: its latencies are those of the machine.
+--load N adds N processes that compute. Prints the latencies and failures of the honest clients, what each
+kind of hostile client did, the memory of the server, and the time of its stop. The exit code is 1 if an
+honest request failed or took more than a second. Linux only.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
@@ -37,6 +40,8 @@ SOURCE = "stdlib/functions"
 LMK = [sys.executable, "-m", "lmkcli.cli.main"]
 FILES = 1024  # that the server may open
 HOST = "127.0.0.1"
+SERVERS = ("lmk serve", "bare server")
+ALONE = 10.0  # seconds without hostile clients
 LONGEST = 1.0  # seconds of an honest request
 PAUSE = 0.02  # seconds between two requests of an honest client
 SEARCH = "POST /v1/search HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -247,6 +252,53 @@ async def honest(
         await asyncio.sleep(PAUSE)
 
 
+async def answer_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of a client without any work."""
+    body = b'{"results": [{}]}'
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = re.search(rb"\r\ncontent-length: (\d+)", head)
+            await reader.readexactly(int(size[1]) if size else 0)
+            writer.write(answer)
+    except (OSError, EOFError):
+        writer.close()
+
+
+def serve_bare(results: Any) -> None:
+    """Run the bare server in this process; send its port."""
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer_at_once, HOST)
+        results.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def compute() -> None:
+    """Use a processor."""
+    while True:
+        sum(range(10_000))
+
+
+@contextmanager
+def background(load: int) -> Iterator[int]:
+    """Run the bare server and processes that compute; the port of the server."""
+    here, there = multiprocessing.Pipe()
+    processes = [multiprocessing.Process(target=serve_bare, args=(there,))]
+    processes += [multiprocessing.Process(target=compute) for _ in range(load)]
+    for each in processes:
+        each.start()
+    try:
+        yield here.recv()
+    finally:
+        for each in processes:
+            each.kill()
+            each.join()
+
+
 class Memory(NamedTuple):
     """Resident memory of a process over time, in MB."""
 
@@ -259,12 +311,14 @@ class Memory(NamedTuple):
         self.values.append(int(status.split("VmRSS:")[1].split()[0]) / 1e3)
 
 
+Latencies = tuple[list[float], list[str]]
+
+
 async def measure(
-    target: Target, seconds: float, clients: int, memory: Memory
-) -> tuple[list[float], list[str]]:
-    """Run the honest clients; return all latencies and failures."""
-    times: list[float] = []
-    failures: list[str] = []
+    targets: list[Target], seconds: float, clients: int, memory: Memory
+) -> list[Latencies]:
+    """Run the honest clients of several servers; return all latencies and failures of each."""
+    results: list[Latencies] = [([], []) for _ in targets]
     end = time.monotonic() + seconds
 
     async def watch() -> None:
@@ -272,10 +326,13 @@ async def measure(
             memory.add()
             await asyncio.sleep(1)
 
-    await asyncio.gather(
-        watch(), *(honest(target, end, times, failures, each) for each in range(clients))
+    honest_clients = (
+        honest(target, end, *result, number)
+        for target, result in zip(targets, results, strict=True)
+        for number in range(clients)
     )
-    return times, failures
+    await asyncio.gather(watch(), *honest_clients)
+    return results
 
 
 def start(indexes: list[Path], folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
@@ -299,6 +356,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--clients", type=int, default=4, help="honest clients")
     parser.add_argument("--share", type=float, default=1.0, help="of the hostile clients")
+    parser.add_argument("--load", type=int, default=0, help="processes that compute")
     parser.add_argument(
         "--longest", type=float, default=LONGEST, help="seconds of an honest request"
     )
@@ -313,7 +371,8 @@ def main() -> None:
             subprocess.run([*LMK, *line], check=True, stdout=subprocess.DEVNULL)
         process, port = start(args.index or [folder / "bm25"], folder)
         try:
-            failed = run(process, port, args)
+            with background(args.load) as bare:
+                failed = run(process, port, bare, args)
         finally:
             process.kill()
             process.wait()
@@ -322,15 +381,18 @@ def main() -> None:
     sys.exit(failed)
 
 
-def run(process: "subprocess.Popen[bytes]", port: int, args: argparse.Namespace) -> bool:
+def run(process: "subprocess.Popen[bytes]", port: int, bare: int, args: argparse.Namespace) -> bool:
     """Run both sides, stop the server, and print the figures; return whether an honest request failed."""
     with urlopen(f"http://{HOST}:{port}/v1/indexes") as answer:
         names = [each["name"] for each in json.load(answer)["indexes"]]
     texts = [query.text for query in open_collection(SOURCE).queries()][:500]
     target = Target(port, names, texts)
     memory = Memory(process.pid, [])
-    quiet, failures = asyncio.run(measure(target, 5, args.clients, memory))
-    show("alone", quiet, failures)
+    targets = [target, target._replace(port=bare)]
+    for name, found in zip(
+        SERVERS, asyncio.run(measure(targets, ALONE, args.clients, memory)), strict=True
+    ):
+        show(f"{name}, alone", *found)
     before = len(memory.values)
     here, there = multiprocessing.Pipe()
     end = time.monotonic() + args.seconds + 8
@@ -339,8 +401,10 @@ def run(process: "subprocess.Popen[bytes]", port: int, args: argparse.Namespace)
         target=attack_all, args=(target, end, attacks, args.share, there)
     )
     hostile.start()
-    times, failures = asyncio.run(measure(target, args.seconds, args.clients, memory))
-    show("next to hostile clients", times, failures)
+    both = asyncio.run(measure(targets, args.seconds, args.clients, memory))
+    for name, found in zip(SERVERS, both, strict=True):
+        show(f"{name}, next to hostile clients", *found)
+    times, failures = both[0]
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
     code = process.wait(60)
@@ -354,7 +418,9 @@ def run(process: "subprocess.Popen[bytes]", port: int, args: argparse.Namespace)
         f"quarter, {beside[-1]:,.0f} at the end, at most {max(beside):,.0f}"
     )
     machine = manifest.environment()["machine"]
-    print(f"{args.seconds:g} s; {machine['cpu']}, {machine['cores']} cores")
+    print(
+        f"{args.seconds:g} s; {machine['cpu']}, {machine['cores']} cores, load {os.getloadavg()[0]:.0f}"
+    )
     return bool(failures) or max(times) > args.longest or code != 75
 
 
@@ -363,8 +429,8 @@ def show(title: str, seconds: list[float], failures: list[str]) -> None:
     ordered = sorted(seconds)
     p50, p99, longest = (1e3 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99, 1))
     print(
-        f"honest clients {title}: {len(ordered):,} requests, {len(failures)} failed, p50 {p50:.0f} ms, "
-        f"p99 {p99:.0f} ms, longest {longest:.0f} ms",
+        f"{title}: {len(ordered):,} requests, {len(failures)} failed, p50 {p50:.0f} ms, p99 {p99:.0f} ms, "
+        f"longest {longest:.0f} ms",
         flush=True,
     )
     for text, count in Counter(failures).most_common(5):

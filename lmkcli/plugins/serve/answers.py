@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +13,9 @@ import numpy as np
 
 from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.serve import schema
+from lmkcli.plugins.serve.batching import Busy
 from lmkcli.plugins.serve.indexes import SearchPlan
+from lmkcli.plugins.serve.limits import MAX_HITS
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.plugins.serve.work import (
     BadRequest,
@@ -21,16 +25,22 @@ from lmkcli.plugins.serve.work import (
     FoundDocument,
     FoundText,
     SearchWork,
+    check_characters,
 )
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.text.query_words import QueryWords
 
-Form = TypeVar("Form")
-# Characters of the documents of an answer that is made in a thread of its own. Marking the words of a
-# question reads all of them, and the event loop must not wait for that: it serves all clients.
-LARGE = 50_000
+Item = TypeVar("Item")
+# Hits with texts or passages of a large request. Large requests are answered one after another: so they keep
+# one answer in memory, and clients with small requests wait for one of them at most.
+LARGE_HITS = 320
+# Characters of the documents, or of the numbers, of an answer that is made in a thread of its own. Marking
+# the words of a question reads all of them, and the event loop must not wait for that: it serves all clients.
+LARGE_CHARACTERS = 50_000
+MAX_PAUSE = 0.1  # seconds between two results of such an answer
+MARKED = 20_000  # characters of the texts of a query in which its words are marked
 
 
 class NotFound(Exception):
@@ -42,9 +52,9 @@ class Answers:
 
     def __init__(self, service: SearchService) -> None:
         self.service = service
-        self._large = ThreadPoolExecutor(
-            1, "lmk-large-answers"
-        )  # one: more would slow the event loop
+        self._turn = asyncio.Lock()  # of large requests
+        # One thread, since more would slow the event loop.
+        self._thread = ThreadPoolExecutor(1, "lmk-large-answers")
 
     def plan(self, request: schema.SearchRequest) -> SearchPlan:
         """Return the stages of a request. Raises NotFound for unknown names, BadRequest for wrong values."""
@@ -84,11 +94,9 @@ class Answers:
             raise NotFound(f"there is no index {name!r}; GET /v1/indexes lists them")
         return name
 
-    async def search(
-        self, request: schema.SearchRequest, form: Callable[[dict[str, Any]], Form]
-    ) -> Form:
-        """Return the JSON of a SearchAnswer in a form, such as a response."""
-        run = request.output == "run"
+    async def search(self, request: schema.SearchRequest) -> list[bytes]:
+        """Return the JSON of the result of each query. Raises Busy if the answer takes too much time."""
+        run, limits = request.output == "run", self.service.limits
         work = SearchWork(
             self.plan(request),
             request.k,
@@ -96,18 +104,42 @@ class Answers:
             texts=not run and request.text != "none",
             passages=not run and request.passages,
             where=(request.where,) if isinstance(request.where, str) else tuple(request.where),
+            characters=limits.answer_characters if not run and request.text == "full" else 0,
         )
         queries = [request.query] if isinstance(request.query, str) else request.query
-        found = await self.service.run(work, queries)
+        each = request.k if work.texts or work.passages else 1
+        hits = len(queries) * max(each, request.rerank_depth if request.rerank else 0)
+        if hits > MAX_HITS:
+            raise BadRequest(
+                f"{len(queries):,} queries with {hits // len(queries):,} documents each are more than "
+                f"{MAX_HITS:,}; ask for fewer documents (k, rerank_depth), for output=run, or for fewer "
+                "queries"
+            )
         shown = request.text if not run else "run"
+        if hits <= LARGE_HITS:
+            return await self._search(work, queries, shown)
+        try:
+            async with asyncio.timeout(limits.answer_seconds), self._turn:
+                return await self._search(work, queries, shown)
+        except TimeoutError:
+            raise Busy("other large requests come first") from None
 
-        def answer() -> Form:
-            results = [_result(q, one, shown) for q, one in zip(queries, found, strict=True)]
-            return form({"results": results})
+    async def _search(self, work: SearchWork, queries: list[str], shown: str) -> list[bytes]:
+        found = await self.service.run(work, queries)
+        docs = [one.doc for each in found for one in each.documents if one.doc is not None]
+        check_characters(docs, work.characters)
+        size = sum(len(doc.content) for doc in docs)
+        pairs = list(zip(queries, found, strict=True))
+        return await self._coded(lambda each: json_bytes(_result(*each, shown)), pairs, size)
 
-        if sum(map(_characters, found)) < LARGE:
-            return answer()
-        return await asyncio.get_running_loop().run_in_executor(self._large, answer)
+    async def _coded(
+        self, code: Callable[[Item], bytes], items: Sequence[Item], size: int
+    ) -> list[bytes]:
+        """Return the bytes of items, in all of about `size` characters; many of them outside of the loop."""
+        if size < LARGE_CHARACTERS:
+            return [code(item) for item in items]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, _in_turns, code, items)
 
     async def document(
         self, doc_id: str, index: str | None, query: str, contributions: bool = False
@@ -127,7 +159,7 @@ class Answers:
         whole = served[one.part_of] if one.part_of else one
         return whole.index.file(doc_id) if isinstance(whole.index, DocumentsIndex) else None
 
-    async def embeddings(self, request: schema.EmbeddingsRequest) -> dict[str, Any]:
+    async def embeddings(self, request: schema.EmbeddingsRequest) -> bytes:
         """Return the JSON of an EmbeddingsAnswer."""
         name, side = self._side(request)
         given: Any = request.input
@@ -142,22 +174,20 @@ class Answers:
         rows = np.stack([each.vector for each in found])[:, :size]
         if size is not None and vectors is not None and vectors.recipe.doc.normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        coded = [
-            base64.b64encode(row.astype("<f4").tobytes()).decode()
-            if request.encoding_format == "base64"
-            else row.tolist()
-            for row in rows
-        ]
+        as_text = request.encoding_format == "base64"
+
+        def code(number: int) -> bytes:
+            row = rows[number]
+            value = (
+                base64.b64encode(row.astype("<f4").tobytes()).decode() if as_text else row.tolist()
+            )
+            return json_bytes({"object": "embedding", "index": number, "embedding": value})
+
+        data = await self._coded(code, range(len(rows)), rows.size * (6 if as_text else 20))
         tokens = sum(each.tokens for each in found)
-        return {
-            "object": "list",
-            "model": request.model,
-            "data": [
-                {"object": "embedding", "index": number, "embedding": value}
-                for number, value in enumerate(coded)
-            ],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        head = json_bytes({"object": "list", "model": request.model})
+        usage = json_bytes({"prompt_tokens": tokens, "total_tokens": tokens})
+        return b'%s,"data":[%s],"usage":%s}' % (head[:-1], b",".join(data), usage)
 
     def _side(self, request: schema.EmbeddingsRequest) -> tuple[str, Any]:
         """Return the index and the side of a request for embeddings."""
@@ -171,9 +201,35 @@ class Answers:
         return self._name(name), side or "document"
 
 
-def _characters(found: Found) -> int:
-    """The characters of the documents of an answer."""
-    return sum(len(one.doc.content) for one in found.documents if one.doc is not None)
+def _in_turns(code: Callable[[Item], bytes], items: Sequence[Item]) -> list[bytes]:
+    """Return the bytes of items, with a pause after each.
+
+    Without pauses, the event loop would wait for the interpreter's lock at each byte that it sends or
+    receives, as often and as long as this thread computes.
+    """
+    made = []
+    for item in items:
+        start = time.perf_counter()
+        made.append(code(item))
+        time.sleep(min(MAX_PAUSE, time.perf_counter() - start))
+    return made
+
+
+def json_bytes(value: Any) -> bytes:
+    """The JSON of a value. Lone surrogates, which UTF-8 cannot represent, become '?'."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _first(texts: Sequence[str]) -> list[str]:
+    """The first MARKED characters of texts, if they have more."""
+    shown, left = [], MARKED
+    for text in texts:
+        shown.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return shown
 
 
 def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
@@ -198,7 +254,7 @@ def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
     shown_texts = [
         hit["passage"]["text"] if "passage" in hit else hit.get("text", "") for hit in hits
     ]
-    return answer | {"words": words.forms(shown_texts), "hits": hits}
+    return answer | {"words": words.forms(_first(shown_texts)), "hits": hits}
 
 
 def _passage(passage: Passage) -> dict[str, Any]:

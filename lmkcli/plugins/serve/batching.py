@@ -83,7 +83,9 @@ class BatchQueue(Generic[Context]):
             self._waiting.append(job)
             self._changed.notify()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(job.future), timeout)
+            # wait_for of Python 3.11 would take one more turn of the event loop, which may be long.
+            async with asyncio.timeout(timeout):
+                return await asyncio.wrap_future(job.future)
         except TimeoutError:
             raise Busy(f"the request took more than {timeout:g} seconds") from None
 

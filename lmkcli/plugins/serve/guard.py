@@ -34,8 +34,8 @@ _HEADERS = [
         b"img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     ),
 ]
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_BRACKET = re.compile(rb"[][{}]")
+# Whole strings, which may contain brackets, and brackets outside of strings.
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)
 _GRACE = 5  # seconds in which a request that took too long can answer so itself
 
 
@@ -104,14 +104,21 @@ def json_fault(body: bytes) -> str:
     """
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return ""
-    outside = _STRINGS.sub(b"", body)
-    if sum(map(outside.count, (b"[", b"]", b"{", b"}"))) > 2 * MAX_BRACKETS:
-        return f"the body has more than {MAX_BRACKETS:,} lists and objects; send several requests"
-    depth = 0
-    for bracket in _BRACKET.findall(outside):
-        depth += 1 if bracket in (b"[", b"{") else -1
+    depth = opened = 0
+    for found in _BRACKETS.finditer(
+        body
+    ):  # up to the first fault, so that a hostile body takes no time
+        sign = body[found.start()]
+        if sign in b"[{":
+            depth, opened = depth + 1, opened + 1
+        elif sign in b"]}":
+            depth -= 1
         if depth > MAX_DEPTH:
             return f"the body is nested more than {MAX_DEPTH} levels deep"
+        if opened > MAX_BRACKETS:
+            return (
+                f"the body has more than {MAX_BRACKETS:,} lists and objects; send several requests"
+            )
     return ""
 
 

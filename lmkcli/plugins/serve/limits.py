@@ -16,6 +16,7 @@ MAX_QUERIES = 256  # queries of a request
 MAX_CHARACTERS = 100_000  # characters of a query
 MAX_DOCUMENT_QUERY = 4000  # characters of a query in an address; each has up to 12 characters there
 MAX_K = 1000
+MAX_HITS = 4096  # hits with texts or passages, or documents that a reranker reads, of a request
 MAX_INPUTS = 2048  # texts of a request for embeddings
 MAX_TOKENS = 8192  # tokens of such a text, if it is given as tokens
 MAX_DEPTH = 32  # levels of a JSON body
@@ -78,6 +79,10 @@ class Limits(Settings):
         int,
         Flag("Bytes of the body of a request.", min=1000, role="mode", suggest_for="--max-body"),
     ] = 1 << 20
+    answer_characters: Annotated[
+        int,
+        Flag("Characters of the whole texts in an answer to a search.", min=1000, role="mode"),
+    ] = 32_000_000
     held_bytes: Annotated[
         int,
         Flag("Bytes of bodies and unread answers of all clients together.", min=1000, role="mode"),

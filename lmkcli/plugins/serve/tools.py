@@ -1,6 +1,7 @@
 """The tools of a server for agents, by the Model Context Protocol (MCP): search and get_document."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any
@@ -61,7 +62,7 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
             query=query, index=given, k=k, id_prefix=id_prefix, where=where
         )
         with _shown():
-            (result,) = await answers.search(request, lambda answer: answer["results"])
+            result = json.loads((await answers.search(request))[0])
         for hit in result["hits"]:  # the passage has the text
             if "passage" in hit:
                 hit.pop("text", None)

@@ -3,7 +3,7 @@
 Each kind of work is a value with a method `run`. Requests with equal work run in one batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -34,6 +34,7 @@ class BadRequest(Exception):
 
 
 DEEPEST = 16_384  # the depth of the ranking that a prefix of ids filters
+_AT_ONCE = 1024  # documents that are read before their characters are counted
 
 
 class FoundDocument(NamedTuple):
@@ -68,7 +69,10 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchWork:
-    """Searches. `texts` and `passages` select what is read for the documents that were found."""
+    """Searches. `texts` and `passages` select what is read for the documents that were found.
+
+    `characters` is the limit of all documents of an answer with whole texts; 0: none.
+    """
 
     plan: SearchPlan
     k: int
@@ -76,9 +80,10 @@ class SearchWork:
     texts: bool = True
     passages: bool = True
     where: tuple[str, ...] = ()
+    characters: int = 0
 
     def run(self, context: IndexSet, items: list[str]) -> list[Found]:
-        """Rank documents for each query."""
+        """Rank documents for each query. Raises BadRequest for wrong conditions, or too many characters."""
         index = context.pipeline(self.plan, lambda each: self._narrowed(context, each))
         queries = [Query(str(number), text) for number, text in enumerate(items)]
         try:
@@ -88,7 +93,11 @@ class SearchWork:
         rankings = [run.rankings.get(query.id, _EMPTY).cut(self.k) for query in queries]
         docs: dict[str, Doc] = {}
         if self.texts:
-            docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
+            ids = list(dict.fromkeys(name for each in rankings for name in each.doc_ids))
+            at_once = _AT_ONCE if self.characters else len(ids)
+            for first in range(0, len(ids), max(1, at_once)):
+                docs |= index.texts(ids[first : first + at_once])
+                check_characters(docs.values(), self.characters)
         found = []
         for query, ranking in zip(queries, rankings, strict=True):
             passages = index.passages(query, ranking.doc_ids) if self.passages else {}
@@ -134,6 +143,15 @@ class SearchWork:
             return name.startswith(prefix) and (conditions is None or conditions.accepts(document))
 
         return FilteredIndex(index, accepts, conditions, DEEPEST)
+
+
+def check_characters(docs: Iterable[Doc], most: int) -> None:
+    """Raise BadRequest if documents have more characters than an answer may have; 0: no limit."""
+    if most and sum(len(doc.content) for doc in docs) > most:
+        raise BadRequest(
+            f"the whole texts of this answer have more than {most:,} characters; ask for fewer documents "
+            "(k), for snippets (text), or for fewer queries"
+        )
 
 
 _EMPTY = Ranking([], np.zeros(0, np.float32))

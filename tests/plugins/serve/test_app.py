@@ -182,6 +182,27 @@ HOSTILE: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "large k": ("POST", "/v1/search", {"json": {"query": "a", "k": 10**30}}, 422),
     "long query": ("POST", "/v1/search", {"json": {"query": "a" * 100_001}}, 422),
     "many queries": ("POST", "/v1/search", {"json": {"query": ["a"] * 257}}, 422),
+    "many texts": ("POST", "/v1/search", {"json": {"query": ["a"] * 256, "k": 17}}, 400),
+    "many passages": (
+        "POST",
+        "/v1/search",
+        {"json": {"query": ["a"] * 256, "k": 17, "text": "none"}},
+        400,
+    ),
+    "many documents for a reranker": (
+        "POST",
+        "/v1/search",
+        {
+            "json": {
+                "query": ["a"] * 256,
+                "k": 5,
+                "output": "run",
+                "rerank": "docs",
+                "rerank_depth": 17,
+            }
+        },
+        400,
+    ),
     "large body": ("POST", "/v1/search", {"content": b" " * (1 << 20) + b"{}"}, 413),
     "surrogate": (
         "POST",
@@ -437,7 +458,7 @@ def test_idle_connections_and_unread_answers_neither_end_a_server_nor_hold_its_s
     server = start(indexes / "bm25", files=1024)
     host, _, port = server.url.removeprefix("http://").partition(":")
     place = (host, int(port))
-    body = json.dumps({"query": ["rivers"] * 256, "k": 60, "text": "full"}).encode()
+    body = json.dumps({"query": ["rivers"] * 64, "k": 60, "text": "full"}).encode()
     head = (
         "POST /v1/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"

@@ -1,39 +1,204 @@
-"""Large answers: the event loop, which serves all clients, does not wait until they are made."""
+"""Large answers: bounded, one at a time, and made while the event loop serves all other clients."""
 
+import asyncio
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lmkcli.plugins.serve import answers, app
+from lmkcli.data.collection import Doc
+from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.plugins.serve import answers, limits, work
+from lmkcli.plugins.serve.answers import Answers
+from lmkcli.plugins.serve.batching import Busy
+from lmkcli.plugins.serve.guard import json_fault
+from lmkcli.plugins.serve.indexes import SearchPlan
+from lmkcli.plugins.serve.limits import Limits
+from lmkcli.plugins.serve.schema import SearchRequest
+from lmkcli.plugins.serve.work import BadRequest, Found, FoundDocument, SearchWork
 from lmkcli.text import query_words
+
+
+class Service:
+    """Finds `k` documents of some characters for each query, after some seconds."""
+
+    def __init__(self, characters: int = 10, seconds: float = 0.0, **given: Any) -> None:
+        self.limits = Limits(**given)
+        self.indexes = type("Indexes", (), {"served": {"i": None}, "rerankers": []})()
+        self.docs = [Doc(f"d{number}", "a" * characters) for number in range(limits.MAX_K)]
+        self.seconds, self.running, self.most = seconds, 0, 0
+
+    async def run(self, work: SearchWork, queries: list[str]) -> list[Found]:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(self.seconds)
+        self.running -= 1
+        docs = self.docs[: work.k]
+        ranking = Ranking([doc.id for doc in docs], np.zeros(len(docs), np.float32))
+        return [Found(ranking, [FoundDocument(doc.id, 0.0, doc) for doc in docs])] * len(queries)
+
+
+def search(service: Service, number: int = 1, **given: Any) -> list[Any]:
+    """The results, or the errors, of a number of equal requests at the same time."""
+
+    async def run() -> list[Any]:
+        one: Any = Answers(service)  # type: ignore[arg-type]
+        request = SearchRequest(**given)
+        return await asyncio.gather(
+            *(one.search(request) for _ in range(number)), return_exceptions=True
+        )
+
+    return asyncio.run(run())
 
 
 def test_a_large_answer_is_made_outside_of_the_event_loop(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    make, render = answers._result, app.Json.render
 
-    def made(*words: Any) -> Any:
-        threads.append(threading.current_thread().name)
-        return make(*words)
+    def spied(call: Callable[..., Any]) -> Callable[..., Any]:
+        def spy(*words: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return call(*words)
 
-    def rendered(self: Any, content: Any) -> bytes:
-        threads.append(threading.current_thread().name)
-        return render(self, content)
+        return spy
 
-    monkeypatch.setattr(answers, "_result", made)
-    monkeypatch.setattr(app.Json, "render", rendered)
+    for name in ("_result", "json_bytes"):
+        monkeypatch.setattr(answers, name, spied(getattr(answers, name)))
     request = {"query": ["rivers", "bakers"], "index": "bm25", "text": "full"}
     small = client.post("/v1/search", json=request).json()
-    assert len(threads) == 3
+    assert len(threads) == 4
     assert not any("large" in name for name in threads)
     threads.clear()
-    monkeypatch.setattr(answers, "LARGE", 1)
+    monkeypatch.setattr(answers, "LARGE_CHARACTERS", 1)
     assert client.post("/v1/search", json=request).json() == small
-    assert len(threads) == 3
+    assert len(threads) == 4
     assert all("large" in name for name in threads)
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_large_embeddings_are_made_outside_of_the_event_loop(
+    client: Any, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    request = {"model": "docs", "input": ["rivers", "bakers"], "encoding_format": form}
+    small = client.post("/v1/embeddings", json=request).json()
+    assert [each["index"] for each in small["data"]] == [0, 1]
+    threads: list[str] = []
+    code = answers.json_bytes
+
+    def spied(value: Any) -> bytes:
+        if "embedding" in value:
+            threads.append(threading.current_thread().name)
+        return code(value)
+
+    monkeypatch.setattr(answers, "json_bytes", spied)
+    monkeypatch.setattr(answers, "LARGE_CHARACTERS", 1)
+    assert client.post("/v1/embeddings", json=request).json() == small
+    assert len(threads) == 2
+    assert all("large" in name for name in threads)
+
+
+def test_large_requests_are_answered_one_after_another() -> None:
+    service = Service(seconds=0.01)
+    large = search(service, 5, query=["a"] * 4, k=answers.LARGE_HITS // 4 + 1)
+    assert [len(each) for each in large] == [4] * 5
+    assert service.most == 1
+    search(service, 5, query=["a"] * 4, k=answers.LARGE_HITS // 4)
+    assert service.most == 5
+    service.most = 0
+    search(service, 5, query=["a"] * 256, k=1000, output="run")
+    assert service.most == 5  # reads no texts
+
+
+def test_a_large_request_waits_for_the_time_of_an_answer() -> None:
+    found = search(Service(seconds=0.3, answer_seconds=0.4), 3, query="a", k=1000)
+    assert sorted(type(each).__name__ for each in found) == ["Busy", "Busy", "list"]
+    assert any("large requests" in str(each) for each in found if isinstance(each, Busy))
+
+
+def test_whole_texts_of_an_answer_are_bounded() -> None:
+    service = Service(characters=1000, answer_characters=20_000)
+    assert len(search(service, query=["a", "b"], k=10, text="full")[0]) == 2
+    (error,) = search(service, query=["a", "b", "c"], k=10, text="full")
+    assert isinstance(error, BadRequest)
+    assert "20,000 characters" in str(error)
+    assert len(search(service, query=["a", "b", "c"], k=100)[0]) == 3  # snippets are short
+
+
+def test_texts_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search with too many characters stops between two reads."""
+    read: list[int] = []
+
+    class Found100:
+        """An index in which each query finds 100 documents of 1,000 characters."""
+
+        info = type("Info", (), {"meaning": ""})()
+
+        def search(self, queries: Any, k: int) -> Run:
+            ids = [f"d{number:03}" for number in range(100)]
+            ranking = ranked(ids, np.arange(100, dtype=np.float32))
+            return Run({query.id: ranking for query in queries})
+
+        def texts(self, ids: list[str]) -> dict[str, Doc]:
+            read.append(len(ids))
+            return {name: Doc(name, "a" * 1000) for name in ids}
+
+    context: Any = type("Context", (), {"pipeline": lambda *_: Found100()})()
+    monkeypatch.setattr(work, "_AT_ONCE", 10)
+
+    def run(characters: int) -> int:
+        read.clear()
+        one = SearchWork(SearchPlan(("i",)), 100, passages=False, characters=characters)
+        return sum(each is not None for each in one.run(context, ["a", "b"]))
+
+    assert run(200_000) == 2
+    assert read == [10] * 10
+    with pytest.raises(BadRequest, match="30,000 characters"):
+        run(30_000)
+    assert read == [10] * 4
+    assert run(0) == 2
+    assert read == [100]
+
+
+def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pauses, the event loop would wait for the interpreter's lock at each system call."""
+    paused: list[float] = []
+    monkeypatch.setattr(answers.time, "sleep", paused.append)
+    assert len(search(Service(characters=5000), query=["a"] * 7, k=20)[0]) == 7
+    assert len(paused) == 7
+    assert 0 < min(paused) <= max(paused) <= answers.MAX_PAUSE
+
+
+def test_words_are_marked_in_the_start_of_long_texts() -> None:
+    docs = [Doc(f"d{n}", "green " + "x" * (answers.MARKED // 2) + f" tea{n}") for n in range(4)]
+    found = Found(
+        Ranking([doc.id for doc in docs], np.zeros(4, np.float32)),
+        [FoundDocument(doc.id, 0.0, doc) for doc in docs],
+    )
+    shown = answers._result("tea0 tea1 tea3 green", found, "full")
+    assert shown["words"] == ["green", "tea0"]
+    assert [hit["text"] for hit in shown["hits"]] == [doc.text for doc in docs]
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b'{"a":' * 190_000, "nested"),
+        (b'{"query":' + b"[],[" * 240_000, "nested"),
+        (b"[" + b"[]," * 300_000, "lists"),
+        (b'["' + b"[" * 900_000 + b'"]', ""),
+        (b'["' + b'","'.join([b"["] * 200_000) + b'"]', ""),
+    ],
+)
+def test_a_hostile_body_is_refused_at_its_first_fault(body: bytes, fault: str) -> None:
+    start = time.thread_time()
+    found = json_fault(body)
+    assert fault in found
+    assert bool(found) == bool(fault)
+    assert time.thread_time() - start < (0.1 if fault else 2)
 
 
 def test_words_of_many_texts_are_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
