@@ -969,7 +969,7 @@ class Serve(_Serve):
         idle_seconds: Seconds that a connection stays open between two requests.
         stop_seconds: Seconds in which a stopping server answers running requests.
         body_bytes: Bytes of the body of a request.
-        answer_characters: Characters of the whole texts in an answer to a search.
+        characters: Characters of texts in an answer.
         held_bytes: Bytes of bodies and unread answers of all clients together.
         model: New location of the model, if it was moved.
         trust_remote_code: Run Python code that comes with the model.
@@ -1006,7 +1006,7 @@ class Serve(_Serve):
         idle_seconds: int = 5,
         stop_seconds: float = 5.0,
         body_bytes: int = 1048576,
-        answer_characters: int = 32000000,
+        characters: int = 32000000,
         held_bytes: int = 33554432,
         model: str | Path = '',
         trust_remote_code: bool = False,

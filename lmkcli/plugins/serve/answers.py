@@ -104,7 +104,7 @@ class Answers:
             texts=not run and request.text != "none",
             passages=not run and request.passages,
             where=(request.where,) if isinstance(request.where, str) else tuple(request.where),
-            characters=limits.answer_characters if not run and request.text == "full" else 0,
+            characters=limits.characters if not run and request.text == "full" else 0,
         )
         queries = [request.query] if isinstance(request.query, str) else request.query
         each = request.k if work.texts or work.passages else 1

@@ -79,9 +79,9 @@ class Limits(Settings):
         int,
         Flag("Bytes of the body of a request.", min=1000, role="mode", suggest_for="--max-body"),
     ] = 1 << 20
-    answer_characters: Annotated[
+    characters: Annotated[
         int,
-        Flag("Characters of the whole texts in an answer to a search.", min=1000, role="mode"),
+        Flag("Characters of texts in an answer.", min=1000, role="mode"),
     ] = 32_000_000
     held_bytes: Annotated[
         int,

@@ -25,10 +25,10 @@ from lmkcli.text import query_words
 class Service:
     """Finds `k` documents of some characters for each query, after some seconds."""
 
-    def __init__(self, characters: int = 10, seconds: float = 0.0, **given: Any) -> None:
+    def __init__(self, each: int = 10, seconds: float = 0.0, **given: Any) -> None:
         self.limits = Limits(**given)
         self.indexes = type("Indexes", (), {"served": {"i": None}, "rerankers": []})()
-        self.docs = [Doc(f"d{number}", "a" * characters) for number in range(limits.MAX_K)]
+        self.docs = [Doc(f"d{number}", "a" * each) for number in range(limits.MAX_K)]
         self.seconds, self.running, self.most = seconds, 0, 0
 
     async def run(self, work: SearchWork, queries: list[str]) -> list[Found]:
@@ -120,7 +120,7 @@ def test_a_large_request_waits_for_the_time_of_an_answer() -> None:
 
 
 def test_whole_texts_of_an_answer_are_bounded() -> None:
-    service = Service(characters=1000, answer_characters=20_000)
+    service = Service(each=1000, characters=20_000)
     assert len(search(service, query=["a", "b"], k=10, text="full")[0]) == 2
     (error,) = search(service, query=["a", "b", "c"], k=10, text="full")
     assert isinstance(error, BadRequest)
@@ -167,7 +167,7 @@ def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch
     """Without pauses, the event loop would wait for the interpreter's lock at each system call."""
     paused: list[float] = []
     monkeypatch.setattr(answers.time, "sleep", paused.append)
-    assert len(search(Service(characters=5000), query=["a"] * 7, k=20)[0]) == 7
+    assert len(search(Service(each=5000), query=["a"] * 7, k=20)[0]) == 7
     assert len(paused) == 7
     assert 0 < min(paused) <= max(paused) <= answers.MAX_PAUSE
 

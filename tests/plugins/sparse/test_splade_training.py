@@ -258,7 +258,7 @@ def test_a_folder_that_lmk_and_sentence_transformers_open_alike(
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-5)  # logits up to 6, in fp32
     before = encoded_by(masked_model(name), pool, texts)
     assert np.abs(ours - before).max() > 0.01
-    assert "SparseEncoder(folder)" in (folder / "README.md").read_text()
+    assert f'SparseEncoder("{folder.name}")' in (folder / "README.md").read_text()
     with pytest.raises(UsageError, match=re.escape(f"SparseEncoder({str(folder)!r})")):
         export_sparse_model(folder, "auto", tmp_path)
     again = trained(planned(pairs, folder, pool="auto"), tmp_path / "again")
