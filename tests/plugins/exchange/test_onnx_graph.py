@@ -1,10 +1,9 @@
 """ONNX graphs: onnxruntime computes the vectors of lmk, for any number and length of inputs."""
 
 import json
-import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +23,14 @@ from lmkcli.plugins.exchange import onnx_graph  # noqa: E402
 
 Models = Callable[[str], Path]
 SETTINGS = EncodeSettings(dtype="fp32", device="cpu")
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "exchange.md"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "onnx_landmarks.py"
 TEXTS = ["copper conducts electricity", "birds migrate south in autumn " * 9, "x", ""]
 
 
 def by_onnxruntime(folder: Path, texts: list[str]) -> np.ndarray:
-    """Vectors of queries, from the code of docs/exchange.md: tokenize, place landmarks, run the graph."""
-    blocks = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    [code] = [block for block in blocks if "import onnxruntime" in block]
-    names: dict[str, Any] = {}
-    exec(code.replace("minilm-onnx", str(folder)), names)
-    return np.asarray(names["encode"](texts, "query"))
+    """Vectors of queries, by the code for other programs: tokenize, place landmarks, run the graph."""
+    graph = runpy.run_path(str(EXAMPLE))["Graph"](folder)
+    return np.asarray(graph.encode(texts, "query"))
 
 
 @pytest.mark.slow
