@@ -18,6 +18,7 @@ from lmkcli.data.fields import (
     QUERY_TEXT_FIELDS,
     Fields,
     Record,
+    value_at,
 )
 from lmkcli.errors import DataError
 from lmkcli.text.formatting import listed, shell_line
@@ -276,13 +277,13 @@ def _prose(columns: Sequence[str], sample: Sequence[Record], others: set[str]) -
         column
         for column in columns
         if column not in others
-        and any(len(str(_at(record, column)).split()) >= _PROSE_WORDS for record in sample)
+        and any(len(str(value_at(record, column)).split()) >= _PROSE_WORDS for record in sample)
     ]
     return found if len(found) == 1 and _is_text(found[0], sample) else []
 
 
 def _is_text(column: str, sample: Sequence[Record]) -> bool:
-    return all(isinstance(_at(record, column), str | None) for record in sample)
+    return all(isinstance(value_at(record, column), str | None) for record in sample)
 
 
 def _id_column(
@@ -290,7 +291,7 @@ def _id_column(
 ) -> str:
     """The first column with a usual name and different ids in all first rows; else ROW."""
     for column in _matching(columns, names):
-        values = [_at(record, column) for record in sample]
+        values = [value_at(record, column) for record in sample]
         if all(_is_id(value, mapped) for value in values) and len(set(values)) == len(values):
             return column
     return ROW
@@ -302,16 +303,6 @@ def _is_id(value: object, mapped: bool) -> bool:
     if not isinstance(value, str) or not value or CONTROL_CHARACTERS.search(value):
         return False
     return mapped or value.split() == [value]
-
-
-def _at(record: Record, column: str) -> object:
-    """The value of a column; None if it is missing."""
-    if column in record:
-        return record[column]
-    value: object = record
-    for step in column.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
 
 
 def _ambiguous(
@@ -327,7 +318,7 @@ def _ambiguous(
         )
     lengths = {
         column: sum(
-            len(value) for record in sample if isinstance(value := _at(record, column), str)
+            len(value) for record in sample if isinstance(value := value_at(record, column), str)
         )
         for column in columns
         if column not in (others.id_name, others.title_name)
@@ -360,6 +351,6 @@ def _example(record: Record, columns: Sequence[str]) -> str:
     """A row in one line, with shortened values."""
     shown = []
     for column in columns[:8]:
-        text = " ".join(str(_at(record, column)).split())
+        text = " ".join(str(value_at(record, column)).split())
         shown.append(f"{column}: {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}")
     return ", ".join(shown)

@@ -188,15 +188,20 @@ def metadata_value(record: Record, name: str) -> str | float | None:
     return value
 
 
+def value_at(record: Record, name: str, missing: Any = None) -> Any:
+    """Return the value of a field, or `missing`; 'a.b' is field b of field a, unless the record has 'a.b'."""
+    if name in record:
+        return record[name]
+    value: Any = record
+    for step in name.split("."):
+        value = value.get(step, missing) if isinstance(value, dict) else missing
+    return value
+
+
 def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:
-    """The value of the first of the fields `names` that the record has; 'a.b' is field b of field a."""
+    """The value of the first of the fields `names` that the record has."""
     for name in names:
-        if name in record:
-            return record[name]
-        value: Any = record
-        for step in name.split("."):
-            value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
-        if value is not _MISSING:
+        if (value := value_at(record, name, _MISSING)) is not _MISSING:
             return value
     columns = "a+b" if what == "text" else "NAME"
     raise DataError(

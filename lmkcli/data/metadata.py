@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmkcli.data.fields import METADATA, Record
+from lmkcli.data.fields import METADATA, Record, value_at
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -169,18 +169,8 @@ def field_values(record: Record, name: str) -> tuple[Value, ...]:
     """
     metadata = record.get(METADATA)
     places = (record, metadata if isinstance(metadata, dict) else {})
-    found = next((each for place in places if (each := _inside(place, name)) is not None), None)
+    found = next((each for place in places if (each := value_at(place, name)) is not None), None)
     return tuple(_comparable(found, name))
-
-
-def _inside(record: Record, name: str) -> Any:
-    """The value of a field, None if missing; 'a.b' is field b of field a, unless the record has 'a.b'."""
-    if name in record:
-        return record[name]
-    value: Any = record
-    for step in name.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
 
 
 def _comparable(value: Any, name: str) -> Iterator[Value]:
