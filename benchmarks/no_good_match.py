@@ -67,7 +67,7 @@ class Judged:
 
 def warned(index: DocumentsIndex, asked: Iterable[tuple[Query, Ranking]]) -> str:
     """The share of the questions for which the note appears, and their number."""
-    notes = [not index.is_answered(query, ranking) for query, ranking in asked]
+    notes = [index.is_answered(query, ranking) is False for query, ranking in asked]
     return f"{100 * sum(notes) / len(notes):.1f} % of {len(notes):,}" if notes else "-"
 
 

@@ -13,8 +13,6 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-import lmkcli
-
 
 class Graph:
     """The folder of an export (model.onnx, tokenizer.json, placement.json)."""
@@ -51,6 +49,8 @@ class Graph:
 
 def main(model: str = "minilm") -> None:
     """Export a model with landmarks, and compare the vectors of the graph with those of lmk."""
+    import lmkcli
+
     texts = ["Green tea", "Let the dough rise overnight. Bake it hot, with steam."]
     with tempfile.TemporaryDirectory() as folder:
         settings = {"model": model, "pool": "lmk", "gran": "8", "max_length": 64}

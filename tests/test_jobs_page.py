@@ -1,4 +1,4 @@
-"""The loop for several GPUs, with two of them, and the crontab of docs/jobs.md, run as printed."""
+"""A loop over shards, and the crontab of docs/jobs.md, run as printed."""
 
 import fcntl
 import os

@@ -31,7 +31,9 @@ _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _MAX_DIGITS = 1000  # Python reads no integers of more than 4300
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_TO_DAY = re.compile(r"\d{4}(-\d\d(-\d\d([T ].*)?)?)?")  # a year, a month, a day or a time
+_TO_DAY = re.compile(
+    r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d.*)?)?)?)?"
+)  # a year, a month, a day or a time
 _TRUTH = {"true": True, "false": False}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda one, other: one == other,
@@ -92,7 +94,8 @@ class Condition:
             return self._holds_truth(value)
         if isinstance(value, str) and {value.lower(), given.lower()} <= _TRUTH.keys():
             return self._holds_truth(_TRUTH[value.lower()])
-        if isinstance(value, str) and self._is_date(day := _day(value)):
+        dated = self.name == DATE or _TO_DAY.fullmatch(given)
+        if dated and isinstance(value, str) and self._is_date(day := _day(value)):
             given = given.replace("T", " ", 1)
             return _COMPARE[self.operator](day[: len(given)], given)
         return self._holds_number_or_text(value)
@@ -109,8 +112,8 @@ class Condition:
     def _is_date(self, day: str) -> bool:
         """Whether a value is compared as a date: that of a field `date`, and any day such as 2026-03-04."""
         is_day, readable = bool(_DAY.match(day)), bool(_TO_DAY.fullmatch(self.value))
-        if self.name != DATE:
-            return is_day and readable
+        if self.name != DATE:  # 2026-03-04-001 is no day
+            return is_day and readable and bool(_TO_DAY.fullmatch(day))
         if is_day and not readable:
             raise UnfitCondition(
                 f"where {str(self)!r}: write a year, a month or a day, such as 2026, 2026-03 or 2026-03-04"
@@ -148,7 +151,7 @@ class Condition:
 def _day(value: str) -> str:
     """A date of a mail, such as 'Wed, 04 Mar 2026 10:00:00 +0100', as 2026-03-04 10:00:00+01:00."""
     if not _DAY.match(value):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             return str(parsedate_to_datetime(value))
     return value.replace("T", " ", 1)
 
@@ -176,11 +179,13 @@ def field_values(record: Record, name: str) -> tuple[Value, ...]:
 def _comparable(value: Any, name: str) -> Iterator[Value]:
     """The texts, numbers and booleans in a value, whatever library made it."""
     if hasattr(value, "tolist"):  # an array or a number of NumPy
+        if getattr(getattr(value, "dtype", None), "kind", "") == "M":
+            value = value.astype("datetime64[us]")  # tolist() makes numbers of nanoseconds
         value = value.tolist()
     if isinstance(value, list | tuple):
         for each in value:
             yield from _comparable(each, name)
-    elif value is None or value != value:  # pandas writes NaN and NaT for a missing value
+    elif value is None or (value != value) is not False:  # NaN, NaT and NA: missing in pandas
         return
     elif isinstance(value, str | int | float):
         yield value

@@ -170,7 +170,7 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, f
         file = TextIOWrapper(stream.file, "utf-8-sig")
         for number, line in enumerate(bounded_lines(file, path), 1):
             columns = line.split(None, 6)
-            if len(columns) > 6 and line.count("\t") == 5:  # ids and tags can contain spaces
+            if len(columns) > 5 and line.count("\t") in (4, 5):  # ids and tags can contain spaces
                 columns = [column.strip() for column in line.split("\t")]
             if not columns or (line[0] == "#" and is_comment(line.encode())):
                 continue
@@ -230,6 +230,8 @@ def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]
             "(query_id Q0 doc_id rank score tag)"
         )
     query_id, _, doc_id, rank, score, *rest = columns
+    if not query_id or not doc_id:  # between tabs
+        return "an empty id"
     if " " in query_id:  # between tabs
         return f"the query id {query_id!r} contains a space, which other lines of a run cannot represent"
     if len(rest) > 1 and not rank.isdecimal():

@@ -15,6 +15,7 @@ from lmkcli.encoding.encoder import BatchRunner, Encoder, open_encoder
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
 from lmkcli.encoding.token_stream import token_stream, tokenized
 from lmkcli.progress import Progress, Report
+from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
 from lmkcli.vectors.codec import open_codec
 
@@ -79,7 +80,7 @@ class Estimator:
         # of the model of the last job:
         self._tokens: dict[str, list[DocBlock]] = {}
         self._paces: dict[tuple[int, ...], float] = {}  # positions per second
-        self._sizes: dict[tuple[Any, ...], float] = {}  # bytes of a stored vector
+        self._sizes: dict[tuple[EncoderConfig, str], float] = {}  # bytes of a stored vector
 
     def __call__(self, job: CollectionJob) -> Estimate:
         """Estimate the costs of the whole collection of a job. Faster and less exact than `forecast`."""
@@ -95,7 +96,7 @@ class Estimator:
         if work not in self._paces:
             self._paces[work] = _pace(encoder, sample)
         side, dtype = encoder.side, job.settings.store_dtype
-        stored = (side.pool, side.unit, encoder.dim, dtype)
+        stored = (side, dtype)  # sparse vectors have more terms in some settings
         if stored not in self._sizes:
             self._sizes[stored] = _vector_bytes(encoder, sample[: 1 + len(sample) // 10], dtype)
         disk, pace = _disk(job, counted, self._sizes[stored]), self._paces[work]
@@ -112,7 +113,7 @@ class Estimator:
         self._last = replace(encoder, runner=BatchRunner(forward, job.settings))
         return self._last
 
-    def _read(self, job: CollectionJob, encoder: Encoder[Any]) -> tuple[list[DocBlock], int]:
+    def _read(self, job: CollectionJob, encoder: Encoder[Any]) -> tuple[Iterable[DocBlock], int]:
         """The tokens of a sample, and the number of shards of the collection; the sample is one of them."""
         if isinstance(job.source, Tokens):
             shard, name = Shard(0, 1 + job.source.docs // _QUICK_DOCS), str(job.source.folder)
@@ -124,6 +125,8 @@ class Estimator:
         if name not in self._samples:
             self._samples[name] = _sample(job.source, self._quick_bytes)
         sample = self._samples[name]
+        if sample.docs is None:
+            return tokenized(job.source.docs(WHOLE), encoder.tokenizer), sample.shards
         tokens = str((name, tokens_identity(encoder.side, {})))
         if tokens not in self._tokens:
             self._tokens[tokens] = [*tokenized(sample.docs, encoder.tokenizer)]
@@ -131,19 +134,19 @@ class Estimator:
 
 
 class _Sample(NamedTuple):
-    """The documents of one of so many shards of a collection."""
+    """The documents of one of so many shards of a collection; None if they are too many to be kept."""
 
-    docs: list[Doc]
+    docs: list[Doc] | None
     shards: int
 
 
 def _sample(collection: Collection, quick_bytes: int) -> _Sample:
-    """Read the first shard of a collection; the whole of it if there are fewer blocks than shards."""
+    """Read the first shard of a collection. It is empty if there are fewer blocks than shards."""
     shard = Shard(0, _quick_shards(collection, quick_bytes))
-    docs = [*collection.docs(shard)]
-    if docs or shard == WHOLE:
-        return _Sample(docs, shard.count)
-    return _Sample([*collection.docs(WHOLE)], 1)
+    size = sum(facts[0] for facts in collection.file_stats().values())
+    kept = shard != WHOLE or 0 < size <= quick_bytes
+    docs = [*collection.docs(shard)] if kept else None
+    return _Sample(docs, shard.count) if docs or shard == WHOLE else _Sample(None, 1)
 
 
 def _quick_shards(collection: Collection, quick_bytes: int) -> int:

@@ -122,16 +122,21 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
         kind, prefix = _kind_of(base, added)
         model = kind.from_pretrained(base, dtype="float32", trust_remote_code=False, **arguments)
     state = {f"{prefix}{name}": value for name, value in _own_state(model).items()}
+    positions = _positions(state)
     turned = [f"{prefix}{n}" for n, module in model.named_modules() if isinstance(module, Conv1D)]
     try:
         state = _merged_state(state, added, adapter.scales, turned)
     except DataError as error:
         raise DataError(f"{adapter.matrices}: {error}") from None
     state = {name.removeprefix(prefix): value for name, value in state.items()}
-    table = next((v for k, v in state.items() if k.endswith(_POSITIONS)), None)
-    if table is not None:
-        model.config.max_position_embeddings = len(table)
+    if added_positions := _positions(state) - positions:
+        model.config.max_position_embeddings += added_positions
     model.save_pretrained(growing, state_dict=state)
+
+
+def _positions(state: Mapping[str, Tensor]) -> int:
+    """The rows of the table of positions; 0 without one."""
+    return next((len(value) for name, value in state.items() if name.endswith(_POSITIONS)), 0)
 
 
 def _kind_of(base: Path, added: Mapping[str, Tensor]) -> tuple[Any, str]:

@@ -6,13 +6,22 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lmkcli.data.collection import open_collection
-from lmkcli.data.metadata import Condition, MetadataFilter, UnfitCondition, Value, of_file
+from lmkcli.data.metadata import (
+    Condition,
+    MetadataFilter,
+    UnfitCondition,
+    Value,
+    field_values,
+    of_file,
+)
 from lmkcli.data.sources.memory import held_name
 from lmkcli.errors import UsageError
 from tests import tiny
@@ -71,6 +80,14 @@ CASES: list[tuple[str, Value, bool]] = [
     ("seen<=2026-03", "2026-03-04 10:00:00", True),
     ("seen<2026-03-04T11", "2026-03-04 10:00:00", True),
     ("seen>=2026-03", "2025-12-31T10:00:00", False),
+    # Texts that only begin like a date
+    ("code=2026-03-04", "2026-03-04-001", False),
+    ("code=2026-03-04", "2026-03-041", False),
+    ("title=2026", "2026-03-04 notes", False),
+    ("version!=2026", "2026-03-04-beta", True),
+    # Texts that only look like the date of a mail
+    ("seen=2026", "1 Jan 2026 99999999999999999999:00", False),
+    ("seen=2026", "Wed, 04 Mar 99999999999999999999 10:00:00 +0000", False),
 ]
 
 
@@ -80,22 +97,22 @@ def test_which_values_fulfil_a_condition(text: str, value: Value, holds: bool) -
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("text", "value", "advice"),
     [
-        ("date>=2026-3", "2026-11-05"),
-        ("date>=1.3.2026", "2020-11-05"),
-        ("date=04/03/2026", "2026-03-04"),
-        ("date>=2026-03", 20260104),
-        ("date>=2026", "4.3.2026"),
-        ("price<10€", 9),
-        ("done=1", True),
-        ("done=yes", False),
-        ("done<true", True),
+        ("date>=2026-3", "2026-11-05", "write a year"),
+        ("date>=1.3.2026", "2020-11-05", "write a year"),
+        ("date=04/03/2026", "2026-03-04", "write a year"),
+        ("date>=2026-03", 20260104, "write a number"),
+        ("date>=2026", "4.3.2026", "write its dates as 2026-03-04"),
+        ("price<10€", 9, "write a number"),
+        ("done=1", True, "write done=true or done=false"),
+        ("done=yes", False, "write done=true or done=false"),
+        ("done<true", True, "write done=true or done=false"),
     ],
 )
-def test_a_value_that_cannot_be_compared_is_an_error(text: str, value: Value) -> None:
+def test_a_value_that_cannot_be_compared_is_an_error(text: str, value: Value, advice: str) -> None:
     """Compared as texts, 2026-11 would be before 2026-3."""
-    with pytest.raises(UnfitCondition, match="write "):
+    with pytest.raises(UnfitCondition, match=advice):
         Condition.parse(text).holds([value])
 
 
@@ -196,3 +213,14 @@ def test_typed_columns_of_a_table_are_compared(tmp_path: Path) -> None:
         for condition in ("date>=2025", "date=2024-05", "seen=2024", "price<13", "price=100")
     }
     assert [*found.values()] == ["b", "a", "a", "ab", "c"]
+
+
+def test_values_of_libraries_are_read_or_missing() -> None:
+    record = {
+        "times": np.array(["2026-03-04T10", "2026-03-05"], "datetime64[ns]"),
+        "none": [pd.NA, pd.NaT, float("nan"), None],
+        "some": [pd.NA, 3],
+    }
+    assert field_values(record, "times") == ("2026-03-04 10:00:00", "2026-03-05 00:00:00")
+    assert field_values(record, "none") == ()
+    assert field_values(record, "some") == (3,)

@@ -68,6 +68,20 @@ def test_columns_between_tabs_may_contain_spaces(tmp_path: Path) -> None:
     assert run.rankings["1"].scores.tolist() == [2.5, 1.5]
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("q\tQ0\t\t1\t2.5\ta long tag", "an empty id"),
+        ("\tQ0\td\t1\t2.5\ta long tag", "an empty id"),
+        ("q\tQ0\tApollo 11\t1\t2.5", "5 columns instead of the six"),
+    ],
+)
+def test_an_incomplete_line_with_tabs_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "r.trec").write_text(line + "\n")
+    with pytest.raises(DataError, match=f"line 1: {reason}"):
+        read_run(tmp_path / "r.trec")
+
+
 def test_no_documents() -> None:
     assert ranking_of({}).doc_ids == []
 

@@ -1,5 +1,6 @@
 """Forecasts: the estimate from a few documents, compared with the count of all documents."""
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,20 @@ def test_the_jobs_of_a_model_share_a_sample(
             assert shared.seconds > 0
     assert collection.reads == 1
     assert len(timed) - len(models) * len(SETTINGS) <= 3 * len(models)
+
+
+def test_a_collection_that_must_be_read_as_a_whole_is_not_kept(
+    tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    source = tiny.collection(tmp_path / "large", docs=300) / "corpus.jsonl"
+    packed = tmp_path / "corpus.jsonl.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    collection = Counting(open_collection(str(packed)))
+    planned = job(packed, tiny_model("bert"))
+    estimator = forecast.Estimator(packed.stat().st_size // 2)
+    made = [estimator(replace(planned, source=collection)) for _ in range(2)]
+    assert collection.reads == 2
+    assert {each.disk for each in made} == {forecast.forecast(planned, silent).disk}
 
 
 def test_an_empty_collection_costs_nothing(

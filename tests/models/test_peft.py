@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, YosoConfig
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import ModelOptions
@@ -54,7 +54,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 def adapter_of(folder: Path, family: str, settings: dict[str, Any]) -> tuple[Path, Any]:
     """Write an adapter with random tensors in all trained places; return it and the model of peft."""
-    base = save(folder / "base", family)
+    return trained(save(folder / "base", family), settings)
+
+
+def trained(base: Path, settings: dict[str, Any]) -> tuple[Path, Any]:
+    """As adapter_of, for a base model that exists."""
+    folder = base.parent
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,6 +91,22 @@ def test_merged_adapters_make_the_states_of_peft(tmp_path: Path, name: str) -> N
     made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(made, before, atol=1e-2)
+
+
+def test_an_adapter_of_a_model_with_rows_before_the_first_position(tmp_path: Path) -> None:
+    """The table of positions of YOSO has two rows more than its configuration has positions."""
+    base = save(tmp_path / "base", "BERT")
+    config = YosoConfig(
+        vocab_size=AutoConfig.from_pretrained(base).vocab_size, hidden_size=48, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=48, max_position_embeddings=64, use_expectation=True,
+    )  # fmt: skip
+    AutoModel.from_config(config).save_pretrained(base)
+    folder, reference = trained(base, LORA)
+    ids = np.arange(30, 50, dtype=np.int32)
+    with torch.inference_mode():
+        expected = reference(input_ids=torch.from_numpy(ids).long()[None]).last_hidden_state[0]
+    made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -122,7 +122,10 @@ class Answers:
             async with asyncio.timeout(limits.answer_seconds), self._turn:
                 return await self._search(work, queries, shown)
         except TimeoutError:
-            raise Busy("other large requests come first") from None
+            raise Busy(
+                f"the request took more than {limits.answer_seconds:g} seconds, with its wait for other "
+                "large requests"
+            ) from None
 
     async def _search(self, work: SearchWork, queries: list[str], shown: str) -> list[bytes]:
         found = await self.service.run(work, queries)

@@ -34,8 +34,9 @@ _HEADERS = [
         b"img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     ),
 ]
-# Whole strings, which may contain brackets, and brackets outside of strings.
-_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)
+# Strings, which may contain brackets, and brackets outside of strings. A string without an end reaches to the
+# end of the body: otherwise, each of its escaped quotation marks would start another search for the end.
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
 _GRACE = 5  # seconds in which a request that took too long can answer so itself
 
 
@@ -105,9 +106,7 @@ def json_fault(body: bytes) -> str:
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return ""
     depth = opened = 0
-    for found in _BRACKETS.finditer(
-        body
-    ):  # up to the first fault, so that a hostile body takes no time
+    for found in _BRACKETS.finditer(body):  # up to the first fault
         sign = body[found.start()]
         if sign in b"[{":
             depth, opened = depth + 1, opened + 1

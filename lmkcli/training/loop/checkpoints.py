@@ -413,7 +413,7 @@ lmk encode COLLECTION -m {name}/ -o vectors/
 ```python
 from sentence_transformers import {kind}
 
-model = {record["loaded_by"].replace("(folder", f'("{name}"')}
+model = {record["loaded_by"].replace("(folder", f"({json.dumps(name)}")}
 ```
 
 {_scores(record.get("dev"))}## Training data

@@ -159,7 +159,6 @@ def test_after_a_stop_all_commands_have_ended(tmp_path: Path, trace: Path) -> No
 
 KILLED = """
 import os, signal, sys
-from multiprocessing import forkserver
 from pathlib import Path
 from lmkcli.progress import Report
 from tests.plugins.grid.test_execution import Grid

@@ -114,7 +114,7 @@ def test_large_requests_are_answered_one_after_another() -> None:
 
 
 def test_a_large_request_waits_for_the_time_of_an_answer() -> None:
-    found = search(Service(seconds=0.3, answer_seconds=0.4), 3, query="a", k=1000)
+    found = search(Service(seconds=1.0, answer_seconds=1.8), 3, query="a", k=1000)
     assert sorted(type(each).__name__ for each in found) == ["Busy", "Busy", "list"]
     assert any("large requests" in str(each) for each in found if isinstance(each, Busy))
 
@@ -190,6 +190,8 @@ def test_words_are_marked_in_the_start_of_long_texts() -> None:
         (b'{"query":' + b"[],[" * 240_000, "nested"),
         (b"[" + b"[]," * 300_000, "lists"),
         (b'["' + b"[" * 900_000 + b'"]', ""),
+        (b"[]," * 40 + b'"' + b'\\"' * 500_000, ""),
+        (b"[]," * 40 + b'"' + b'\\"' * 500_000 + b"\\", ""),
         (b'["' + b'","'.join([b"["] * 200_000) + b'"]', ""),
     ],
 )
