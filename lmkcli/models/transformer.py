@@ -32,6 +32,7 @@ from lmkcli.models.fast_paths import (
     ReplacedModules,
     Together,
     cached_fast_path,
+    can_fuse,
     fast_path_key,
     fuse,
 )
@@ -84,6 +85,8 @@ class Transformer:
         With `attended`, only the first `attended[i]` positions of sequence i are attended to.
         `positions` are the position ids of each sequence; the default is 0, 1, 2, and so on.
         """
+        if self.together == "any" and not self.rotary.frequencies:
+            return self._together(sequences, attended, positions)
         groups: dict[Any, list[int]] = {}
         for number, sequence in enumerate(sequences):
             given = None if positions is None else positions[number]
@@ -251,7 +254,7 @@ class Transformer:
             )
         packed: float | str = ""
         for fused in (True, False) if fusing else (False,):
-            replaced = fuse(self.module) if fused else ReplacedModules()
+            replaced = fuse(self.module, self.device) if fused else ReplacedModules()
             packed = self._try_packed(sequences, alone)
             replaced.restore()
             if isinstance(packed, float) and packed < tolerance:
@@ -272,7 +275,7 @@ class Transformer:
         self.packed, self.why_padded = fast_path.packed, fast_path.why_padded
         self.together = fast_path.together
         if fast_path.fused:
-            fuse(self.module)
+            fuse(self.module, self.device)
         if fast_path.packed:
             self.module.set_attn_implementation(attention.NAME)
 
@@ -416,7 +419,7 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
         model, int(text.hidden_size), position_limit(model), device, dtype, _kwargs=kwargs
     )
     opened.rotary = RotaryLengths.of(model)
-    fusing = device.type == "cpu" and not options.trainable
+    fusing = can_fuse(device, options.trainable)
     key = fast_path_key(folder.weights_digest, dtype, device, (extend, fusing))
     with loading(f"the model of {folder.name}", "cannot be run"):
         opened.use(cached_fast_path(key, lambda: opened.check(fusing)))

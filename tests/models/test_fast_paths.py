@@ -43,7 +43,7 @@ def test_rotation_equals_that_of_transformers(dtype: torch.dtype) -> None:
 def test_layers_of_modernbert_are_replaced_and_restored(tiny_model: Models) -> None:
     model = AutoModel.from_pretrained(tiny_model("modernbert")).eval()
     before = [type(layer) for layer in model.layers]
-    replaced = fuse(model)
+    replaced = fuse(model, torch.device("cpu"))
     assert all(type(layer) is RotaryLayer for layer in model.layers)
     replaced.restore()
     assert [type(layer) for layer in model.layers] == before

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmkcli.models.gpu_layers import gpu_kernels, kernels_run
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.topk import SAFE
 from lmkcli.retrieval.vectors.vector_search import Matrix, RowHits, VectorSearch, check_finite
@@ -131,17 +132,16 @@ class GpuExact(VectorSearch):
         missing = []
         for tile in tiles:
             mine = numbers[tile.queries]
-            rows = tile.rows.cpu().numpy()
-            exact = self._exact(queries.take(mine), rows)
+            exact = self._exact(queries.take(mine), tile.rows)
             singles = exact.float()
             kth = singles.topk(k, dim=1, sorted=False).values.amin(1)
-            kept = (singles >= kth[:, None]).cpu().numpy()
+            kept = singles >= kth[:, None]
             proved = np.ones(len(mine), np.bool_)
             if width < self._matrix.rows:
                 proved = (tile.others(*norms, scale) < kth).cpu().numpy()
-            scores = exact.cpu().numpy()
-            ends = np.cumsum(kept.sum(axis=1))[:-1]
-            found = zip(np.split(rows[kept], ends), np.split(scores[kept], ends), strict=True)
+            ends = np.cumsum(kept.sum(dim=1).cpu().numpy())[:-1]
+            rows, scores = (each[kept].cpu().numpy() for each in (tile.rows, exact))
+            found = zip(np.split(rows, ends), np.split(scores, ends), strict=True)
             for number, proof, own in zip(mine.tolist(), proved.tolist(), found, strict=True):
                 if proof:
                     hits.rows[number], hits.scores[number] = own
@@ -153,7 +153,7 @@ class GpuExact(VectorSearch):
             part = queries.take(np.arange(first, stop))
             yield GpuTile(part, slice(first, stop), width, self._vectors, self._dtype)
 
-    def _exact(self, queries: Ragged, rows: NDArray[np.int64]) -> torch.Tensor:
+    def _exact(self, queries: Ragged, rows: torch.Tensor) -> torch.Tensor:
         """Return the float64 scores [queries, n] of each query with its own rows [queries, n]."""
         matrix, size = self._matrix, max(1, self._sizes.scored // (8 * self._matrix.dim))
         scores = torch.empty(rows.shape, dtype=torch.float64, device=self._device)
@@ -162,17 +162,24 @@ class GpuExact(VectorSearch):
             step = max(1, size // rows.shape[1])
             for first in range(0, len(rows), step):
                 part = slice(first, first + step)
-                vectors, _ = self._vectors.at(rows[part].ravel())
-                vectors = vectors.double().view(-1, rows.shape[1], matrix.dim)
-                torch.bmm(vectors, totals[part, :, None], out=scores[part, :, None])
+                vectors = self._vectors.single_at(rows[part].flatten())
+                _products(vectors, totals[part], scores[part])
             return scores
-        for number, own in enumerate(rows):
+        for number, own in enumerate(rows.cpu().numpy()):
             query = torch.from_numpy(queries.text(number)).to(self._device).double()
             for first, stop in cut(self._vectors.starts_of(own), size):
                 vectors, counts = self._vectors.at(own[first:stop])
                 products = vectors.double() @ query.T
                 scores[number, first:stop] = _maxima(products, counts).sum(1)
         return scores
+
+
+def _products(rows: torch.Tensor, queries: torch.Tensor, out: torch.Tensor) -> None:
+    """Set out[q, i], in float64, to the product of rows[q * n + i] and queries[q]; out is [queries, n]."""
+    if kernels_run(rows.device):
+        gpu_kernels.row_products(rows, queries, out)
+    else:
+        torch.bmm(rows.double().view(*out.shape, -1), queries[:, :, None], out=out[:, :, None])
 
 
 class GpuTile:
@@ -429,13 +436,19 @@ class DeviceVectors:
             block = self._matrix.at(rows)
             vectors = torch.from_numpy(block.vectors).to(self.device)
             return vectors, torch.from_numpy(block.counts).to(self.device)
-        starts, counts = rows, np.ones(len(rows), np.int64)
-        if not self.single:
-            starts, counts = self._starts[rows], self._starts[rows + 1] - self._starts[rows]
+        starts, counts = self._starts[rows], self._starts[rows + 1] - self._starts[rows]
         places = torch.from_numpy(ranges(starts, counts)).to(self.device)
-        stored = {stem: array.index_select(0, places) for stem, array in self._resident.items()}
-        vectors = self._decoder.on_device(stored, self._matrix.dim)
-        return vectors, torch.from_numpy(counts).to(self.device)
+        return self._kept_at(places, self._resident), torch.from_numpy(counts).to(self.device)
+
+    def single_at(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the exact vectors of some rows [n] that have one vector each."""
+        if self._resident is None:
+            return torch.from_numpy(self._matrix.at(rows.cpu().numpy()).vectors).to(self.device)
+        return self._kept_at(rows, self._resident)
+
+    def _kept_at(self, places: torch.Tensor, resident: dict[str, torch.Tensor]) -> torch.Tensor:
+        stored = {stem: array.index_select(0, places) for stem, array in resident.items()}
+        return self._decoder.on_device(stored, self._matrix.dim)
 
 
 class Upload:

@@ -1,0 +1,197 @@
+"""Layers on GPUs: norms, rotations and gates of a model run as kernels of `gpu_kernels.py`.
+
+The model keeps all its modules and weights, so that adapters, training and export see the same model. Only
+the `forward` of these modules is replaced:
+
+- norms that divide by the root mean square,
+- BERT's `dense`, dropout and `LayerNorm` with a residual,
+- feed-forwards that multiply an activation by a gate,
+- attention that rotates queries and keys: its own code runs with another function for the rotation.
+
+A part is replaced only if it computes what its kernel computes: for norms, activations and rotations, this is
+tried with random numbers. `Transformer.check` compares the whole model with its own code afterwards.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+try:  # PyTorch for GPUs installs Triton
+    from lmkcli.models import gpu_kernels
+except ImportError:
+    gpu_kernels = None  # type: ignore[assignment]
+
+Forward = Callable[..., Any]
+ROTATION = "apply_rotary_pos_emb"  # the name of the rotation in transformers
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+@lru_cache(maxsize=8)
+def kernels_run(device: torch.device) -> bool:
+    """Return whether Triton is installed, and can compile a kernel for this device."""
+    if gpu_kernels is None:
+        return False
+    x = torch.ones(2, 8, device=device)
+    try:
+        gpu_kernels.normed(x, x[0], None, 1e-6)
+    except Exception:  # no compiler, an old driver, an old GPU: the layers run unfused
+        return False
+    return True
+
+
+def fused_forward(module: Any) -> Forward | None:
+    """Return a faster `forward` of a module; None if it has no part that a kernel computes."""
+    return _residual_norm(module) or _rms_norm(module) or _gate(module) or _attention(module)
+
+
+def _residual_norm(module: Any) -> Forward | None:
+    """LayerNorm(dense(x) + residual): the end of BERT's attention and of its feed-forward."""
+    parts = dict(module.named_children())
+    if (
+        set(parts) != {"dense", "LayerNorm", "dropout"}
+        or type(parts["LayerNorm"]) is not nn.LayerNorm
+    ):
+        return None
+    dense, norm = parts["dense"], parts["LayerNorm"]
+    if len(norm.normalized_shape) != 1 or norm.weight is None:
+        return None
+
+    def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():  # the kernel has no backward pass
+            return type(self).forward(self, hidden_states, input_tensor)  # type: ignore[no-any-return]
+        x = dense(hidden_states)
+        return gpu_kernels.normed(x, norm.weight, norm.bias, norm.eps, residual=input_tensor)
+
+    return MethodType(forward, module)
+
+
+def _rms_norm(module: Any) -> Forward | None:
+    """weight * x / sqrt(mean(x²) + eps): the norm of Llama and its successors."""
+    names = {name for name, _ in module.named_parameters()}
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if names != {"weight"} or module.weight.ndim != 1 or not isinstance(eps, float):
+        return None
+    width = len(module.weight)
+    x = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
+    try:
+        with torch.no_grad():
+            alone = copy.deepcopy(module).cpu().float()
+            expected = functional.rms_norm(x, (width,), alone.weight, eps)
+            if not torch.allclose(alone(x), expected, rtol=1e-4, atol=1e-5):
+                return None
+    except Exception:  # it needs something else than states
+        return None
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return functional.rms_norm(x, (width,), self.weight, eps)
+        return gpu_kernels.normed(x, self.weight, None, eps, centre=False)
+
+    return MethodType(forward, module)
+
+
+def _gate(module: Any) -> Forward | None:
+    """down(act(gate(x)) * up(x)), as in Llama; or the same with one layer for both, as in ModernBERT."""
+    names = {
+        name for name, child in module.named_children() if any(True for _ in child.parameters())
+    }
+    if names == {"gate_proj", "up_proj", "down_proj"}:
+        kind = activation_kind(getattr(module, "act_fn", None))
+
+        def forward(self: Any, x: torch.Tensor) -> Any:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+            product = gpu_kernels.gated(gate.flatten(0, -2), up.flatten(0, -2), kind)
+            return self.down_proj(product.view(*x.shape[:-1], -1))
+
+    elif names == {"Wi", "Wo"}:
+        kind = activation_kind(getattr(module, "act", None))
+
+        def forward(self: Any, x: torch.Tensor) -> Any:
+            both = self.Wi(x).flatten(0, -2)
+            width = both.shape[1] // 2
+            product = gpu_kernels.gated(both[:, :width], both[:, width:], kind)
+            return self.Wo(self.drop(product.view(*x.shape[:-1], -1)))
+
+    else:
+        return None
+    return MethodType(forward, module) if kind else None
+
+
+def activation_kind(activation: Any) -> str:
+    """Return the name of an activation in ACTIVATIONS; empty for another one."""
+    x = torch.linspace(-6, 6, 97)
+    for name, function in ACTIVATIONS.items():
+        try:
+            if torch.allclose(activation(x), function(x), rtol=0, atol=1e-6):
+                return name
+        except Exception:  # no activation at all
+            return ""
+    return ""
+
+
+def _attention(module: Any) -> Forward | None:
+    """Attention that rotates queries and keys by the function ROTATION of transformers."""
+    substituted = _with_rotation(type(module))
+    return MethodType(substituted, module) if substituted else None
+
+
+@lru_cache(maxsize=64)
+def _with_rotation(kind: type) -> FunctionType | None:
+    """Return the `forward` of a class with the kernel's rotation; None if it rotates otherwise."""
+    own: Any = kind.forward  # type: ignore[attr-defined]
+    if ROTATION not in getattr(getattr(own, "__code__", None), "co_names", ()):
+        return None
+    slow = own.__globals__.get(ROTATION)
+    if slow is None or not _rotates_halves(slow):
+        return None
+
+    def rotation(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
+        width = q.shape[-1]
+        packed = q.ndim == 4 and len(q) == 1 and cos.shape == (1, q.shape[2], width)
+        if not packed or k.shape[-1] != width or rest or more.get("unsqueeze_dim", 1) != 1:
+            return slow(q, k, cos, sin, *rest, **more)
+        return tuple(
+            gpu_kernels.rotated(x[0].transpose(0, 1), cos[0], sin[0]).transpose(0, 1)[None]
+            for x in (q, k)
+        )
+
+    names = own.__globals__ | {ROTATION: rotation}
+    made = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    made.__kwdefaults__ = own.__kwdefaults__
+    return made
+
+
+def _rotates_halves(rotation: Any) -> bool:
+    """Return whether a function rotates the two halves of vectors, and not neighbours."""
+    random = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, heads, 3, 8, generator=random) for heads in (4, 2))
+    angles = torch.randn(1, 3, 4, generator=random).repeat(1, 1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    try:
+        found = rotation(q, k, cos, sin)
+        for x, other in zip((q, k), found, strict=True):
+            first, second = x.chunk(2, -1)
+            expected = x * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+            if not torch.allclose(other, expected, atol=1e-5):
+                return False
+    except Exception:  # it has other arguments
+        return False
+    return True

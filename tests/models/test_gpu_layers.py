@@ -1,0 +1,159 @@
+"""Fused layers of GPUs: Without a GPU, Triton's interpreter runs their kernels."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import (
+    AutoModel,
+    BertConfig,
+    GemmaConfig,
+    GPTJConfig,
+    LlamaConfig,
+    MistralConfig,
+    ModernBertConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    XLMRobertaConfig,
+)
+
+pytest.importorskip("triton", reason="Triton has wheels for Linux on x86-64 only")
+
+from lmkcli.models import attention, gpu_kernels, gpu_layers
+from lmkcli.models.fast_paths import ReplacedModules
+from lmkcli.models.transformer import Transformer
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SMALL: dict[str, Any] = {
+    "vocab_size": 100, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 100,
+    "num_attention_heads": 4, "pad_token_id": 0,
+}  # fmt: skip
+GROUPED: dict[str, Any] = {**SMALL, "num_key_value_heads": 2}
+# a model, and the classes of its parts that run as kernels
+MODELS: list[tuple[PretrainedConfig, dict[str, int]]] = [
+    (BertConfig(**SMALL), {"BertSelfOutput": 2, "BertOutput": 2}),
+    (XLMRobertaConfig(**SMALL), {"XLMRobertaSelfOutput": 2, "XLMRobertaOutput": 2}),
+    (
+        ModernBertConfig(**SMALL, local_attention=8, global_attn_every_n_layers=2),
+        {"ModernBertAttention": 2, "ModernBertMLP": 2},
+    ),
+    (LlamaConfig(**GROUPED), {"LlamaAttention": 2, "LlamaMLP": 2, "LlamaRMSNorm": 5}),
+    (MistralConfig(**GROUPED), {"MistralAttention": 2, "MistralMLP": 2, "MistralRMSNorm": 5}),
+    (Qwen2Config(**GROUPED), {"Qwen2Attention": 2, "Qwen2MLP": 2, "Qwen2RMSNorm": 5}),
+    (
+        Qwen3Config(**GROUPED, head_dim=16),
+        {"Qwen3Attention": 2, "Qwen3MLP": 2, "Qwen3RMSNorm": 9},
+    ),
+    # its norms multiply by 1 + weight, and are left as they are
+    (
+        GemmaConfig(**GROUPED, head_dim=16, hidden_activation="gelu_pytorch_tanh"),
+        {"GemmaAttention": 2, "GemmaMLP": 2},
+    ),
+]
+
+
+@pytest.fixture(params=MODELS, ids=lambda each: each[0].model_type)
+def model(request: pytest.FixtureRequest) -> tuple[Transformer, dict[str, int]]:
+    config, parts = request.param
+    torch.manual_seed(0)
+    module = AutoModel.from_config(config).eval().to(DEVICE)
+    for parameter in module.parameters():  # norms of new models are trivial
+        parameter.data.add_(torch.randn_like(parameter) * 0.05)
+    opened = Transformer(module, 48, 1000, DEVICE, "fp32")
+    module.set_attn_implementation(attention.NAME)
+    opened.packed = True
+    return opened, parts
+
+
+def fused(model: Transformer) -> tuple[ReplacedModules, dict[str, int]]:
+    replaced, parts = ReplacedModules(), {}
+    for module in list(model.module.modules()):
+        if forward := gpu_layers.fused_forward(module):
+            replaced.replace(module, "forward", forward)
+            name = type(module).__name__
+            parts[name] = parts.get(name, 0) + 1
+    return replaced, parts
+
+
+def sequences() -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.integers(1, 100, n).astype(np.int32) for n in (3, 21, 1, 9)]
+
+
+def test_states_and_gradients_are_those_of_the_model(
+    model: tuple[Transformer, dict[str, int]],
+) -> None:
+    transformer, expected = model
+    weights = list(transformer.module.parameters())
+
+    def gradients() -> list[torch.Tensor | None]:
+        states = transformer.states(sequences())
+        loss = (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum()
+        return list(torch.autograd.grad(loss, weights, allow_unused=True))
+
+    with torch.inference_mode():
+        plain = transformer.states(sequences())
+    plain_gradients = gradients()
+    replaced, parts = fused(transformer)
+    assert parts == expected
+    with torch.inference_mode():
+        torch.testing.assert_close(transformer.states(sequences()), plain, rtol=1e-5, atol=1e-5)
+    for one, other in zip(gradients(), plain_gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    replaced.restore()
+    assert not any("forward" in vars(module) for module in transformer.module.modules())
+
+
+def test_rotation_of_neighbours_is_left_alone() -> None:
+    config = GPTJConfig(vocab_size=100, n_embd=48, n_layer=1, n_head=4, rotary_dim=8)
+    module = AutoModel.from_config(config)
+    kinds = [type(each).__name__ for each in module.modules() if gpu_layers.fused_forward(each)]
+    assert not kinds
+
+
+@pytest.mark.parametrize("width", [100, 128, 384])
+def test_norms(width: int) -> None:
+    x, residual = torch.randn(2, 3, 7, width, device=DEVICE)
+    weight, bias = torch.randn(2, width, device=DEVICE)
+    torch.testing.assert_close(
+        gpu_kernels.normed(x, weight, bias, 1e-5, residual=residual),
+        functional.layer_norm(x + residual, (width,), weight, bias, 1e-5),
+    )
+    torch.testing.assert_close(
+        gpu_kernels.normed(x, weight, None, 1e-6, centre=False),
+        functional.rms_norm(x, (width,), weight, 1e-6),
+    )
+
+
+@pytest.mark.parametrize("kind", gpu_layers.ACTIVATIONS)
+def test_gates(kind: str) -> None:
+    both = torch.randn(6, 2 * 1200, device=DEVICE, requires_grad=True)
+    x, gate = both.chunk(2, -1)
+    found, expected = gpu_kernels.gated(x, gate, kind), gpu_layers.ACTIVATIONS[kind](x) * gate
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(found)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, both, grad)[0] for each in (found, expected))
+    )
+
+
+def test_activations_are_recognised_by_what_they_compute() -> None:
+    assert gpu_layers.activation_kind(torch.nn.GELU(approximate="tanh")) == "gelu_tanh"
+    assert gpu_layers.activation_kind(torch.nn.SiLU()) == "silu"
+    assert gpu_layers.activation_kind(torch.nn.ReLU()) == ""
+    assert gpu_layers.activation_kind(None) == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_products_of_rows(dtype: torch.dtype) -> None:
+    rows = torch.randn(15, 300, device=DEVICE).to(dtype)
+    queries = torch.randn(3, 300, dtype=torch.float64, device=DEVICE)
+    found = torch.empty(3, 5, dtype=torch.float64, device=DEVICE)
+    gpu_kernels.row_products(rows, queries, found)
+    expected = torch.einsum("qnd,qd->qn", rows.double().view(3, 5, 300), queries)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
