@@ -65,6 +65,7 @@ from lmkcli.pooling.placement import Input
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import Granularities
 from lmkcli.store.tokens import DocBlock
 from lmkcli.training.data.inputs import TrainingSide
 from lmkcli.training.loop.training_run import run
@@ -226,7 +227,7 @@ def pretrained(job: PretrainJob, folder: Path, end: float) -> dict[str, Any]:
 def corpus_job(work: Path, size: Size) -> PretrainJob:
     """Create the model and tokenize the texts."""
     (work / "shape.json").write_text(json.dumps(size.shape))
-    corpora.token_stream = partial(token_stream, workers=size.tokenizing)
+    vars(corpora)["token_stream"] = partial(token_stream, workers=size.tokenizing)
     settings = PretrainSettings(
         objective="mlm", batch_size=size.texts, steps=UNLIMITED, lr=1e-3, adam_betas="0.9,0.98",
         weight_decay=0.01, like_length=False, batch_tokens=size.pretrain_tokens, log_every=10, seed=1,
@@ -241,7 +242,7 @@ def drawn_job(mlm: PretrainJob, model: Path, size: Size) -> PretrainJob:
     layouts = []
     for pool, gran in POOLERS.items():
         options = RecipeOptions(
-            model=str(model), pool=pool, gran=gran, max_length=size.retro_length
+            model=str(model), pool=pool, gran=Granularities(gran), max_length=size.retro_length
         )
         resolved = resolve_whole(with_first_gran(options), True)
         tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
@@ -332,8 +333,8 @@ def one(args: argparse.Namespace) -> None:
         temperature=0.03, lora=size.rank, batch_tokens=size.train_tokens, log_every=5, seed=args.seed,
     )  # fmt: skip
     options = RecipeOptions(
-        model=str(work / "base"), pool=args.pool, gran=POOLERS[args.pool], max_length=size.length,
-        query_max_length=min(128, size.length),
+        model=str(work / "base"), pool=args.pool, gran=Granularities(POOLERS[args.pool]),
+        max_length=size.length, query_max_length=min(128, size.length),
     )  # fmt: skip
     sources = [
         f"{work / name}.jsonl,{length},weight={weight}" for name, (length, weight) in PAIRS.items()
@@ -351,6 +352,11 @@ def one(args: argparse.Namespace) -> None:
     note(f"{name}: {steps} steps")
     (work / f"{name}.done").touch()
     del job
+    others = list(
+        work.glob("*-[0-9].log")
+    )  # an evaluation would slow down the trainings of the others
+    while time.time() < args.end and not all(each.with_suffix(".done").exists() for each in others):
+        time.sleep(0.1)
     evaluated(args, name, collections)
 
 
@@ -645,10 +651,10 @@ def table(args: argparse.Namespace) -> None:
 
 def restore(args: argparse.Namespace) -> None:
     """Unpack the base, and the models as adapters of it."""
-    for name, mode in (("base.tar.xz", "r:xz"), ("models.tar", "r:")):
+    for name in ("base.tar.xz", "models.tar"):
         parts = sorted(args.output.glob(f"{name}.[0-9][0-9]"))
         data = io.BytesIO(b"".join(part.read_bytes() for part in parts))
-        with tarfile.open(fileobj=data, mode=mode) as archive:
+        with tarfile.open(fileobj=data) as archive:
             archive.extractall(args.models, filter="data")
     for path in args.models.glob("*/adapter_config.json"):
         facts = json.loads(path.read_text()) | {
