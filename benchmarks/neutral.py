@@ -15,8 +15,8 @@ All within the given seconds; one process makes the base, and nine side by side 
 4. Each model encodes the evaluation collections at several lengths, and writes the nDCG@10 of each query.
 
 The schedules of 1 and 2 run over time instead of steps: the learning rate falls to nearly zero at the end of
-their seconds. `out` gets the base and the adapters in parts of at most 15 MB, report.json.gz with the scores
-and the loss curves, and logs.txt.
+their seconds. `out` gets the base and the adapters in parts of at most 16.5 MB, report.json.gz with the
+scores and the loss curves, and logs.txt.
 """
 
 import argparse
@@ -76,7 +76,7 @@ from lmkcli.training.training_job import planned
 LENGTH = 4_096  # positions of the base
 POOLERS = {"cls": "", "mean": "", "lmk": "64,32,128,256"}  # name -> granularities
 UNLIMITED = 1_000_000  # steps; the clock ends a training earlier
-PART = 15_000_000  # bytes of a file of the result
+PART = 16_500_000  # bytes of a file of the result
 # As ModernBERT: local attention except in every third layer, the first and the last among them.
 SHAPE: dict[str, Any] = {
     "model_type": "modernbert", "vocab_size": 30_522, "hidden_size": 384, "intermediate_size": 1_024,
@@ -303,7 +303,7 @@ class Paced(TrainerCallback):
         """Write the progress, read the decision, and end the training in time."""
         write(self.work / f"{self.name}.progress", [state.global_step, time.time()])
         decision = self.work / "steps.json"
-        if self.last == UNLIMITED and decision.exists():
+        if decision.exists():
             self.decay, self.last = json.loads(decision.read_text())
         if state.global_step >= self.last or time.time() > self.end:
             state.max_steps = state.global_step
@@ -410,28 +410,33 @@ class Nine:
             found[name] = (int(step), float(at))
         return found
 
-    def choose(self, after: float, first: int = 5) -> list[int] | None:
-        """Choose the number of steps: as many as the slowest can do. Return [start of the decay, steps].
+    def choose(self, times: list[float], first: int = 5) -> list[int] | None:
+        """Choose the number of steps at the first time: as many as the slowest training can do.
 
-        The pace of each training counts from the first observation of at least `first` steps.
+        The pace of each training counts from the first observation of at least `first` steps. Batches
+        differ in length, so the number is checked at the other times, and lowered if it does not fit.
+        Return [start of the decay, steps].
         """
         begin: dict[str, tuple[int, float]] = {}
-        while time.time() < self.end and self.alive():
+        chosen: list[int] | None = None
+        while times and time.time() < self.end and self.alive():
             now = self.progress()
             begin |= {name: at for name, at in now.items() if at[0] >= first and name not in begin}
             measured = {n: at for n, at in now.items() if n in begin and at[0] >= begin[n][0] + 5}
-            if time.time() >= after and measured.keys() == now.keys():
+            if time.time() >= times[0] and measured.keys() == now.keys():
+                times = times[1:]
                 paces = {n: (s - begin[n][0]) / (t - begin[n][1]) for n, (s, t) in measured.items()}
                 note("steps per second: " + ", ".join(f"{n} {p:.2f}" for n, p in paces.items()))
-                left = self.end - time.time()
-                last = int(min(s + 0.88 * left * paces[n] for n, (s, _) in measured.items()))
-                decay = max(step for step, _ in measured.values()) + 5
-                chosen = [decay, max(last, decay + 1)]
-                write(self.work / "steps.json", chosen)
-                note(f"all make {chosen[1]} steps; the learning rate falls from step {decay} on")
-                return chosen
+                left, top = self.end - time.time(), max(step for step, _ in measured.values()) + 5
+                last = max(
+                    top + 1, int(min(s + 0.88 * left * paces[n] for n, (s, _) in measured.items()))
+                )
+                if chosen is None or last < chosen[1]:
+                    chosen = [chosen[0] if chosen else top, last]
+                    write(self.work / "steps.json", chosen)
+                    note(f"all make {last} steps; the learning rate falls from step {chosen[0]} on")
             time.sleep(0.2)
-        return None
+        return chosen
 
     def wait(self, until: float) -> None:
         """Wait for all processes; end those that are late."""
@@ -581,7 +586,7 @@ def whole_run(args: argparse.Namespace) -> None:
         )
         packing.start()
         left = budget.train - time.time()
-        report["steps"] = nine.choose(time.time() + 0.3 * left)
+        report["steps"] = nine.choose([time.time() + part * left for part in (0.35, 0.65, 0.85)])
         nine.wait(budget.train + args.evaluate_seconds + 0.7 * args.reserve)
         packing.join()
     finally:
