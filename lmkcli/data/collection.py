@@ -590,13 +590,13 @@ def map_id(identifier: str) -> str:
 
 def doc_hash(doc: Doc) -> bytes:
     """The SHA-256 (32 bytes) of id, title, text and contexts, each preceded by its length."""
-    digest = hashlib.sha256()
     contexts = [json.dumps(doc.context)] if doc.context else []
+    hashed = bytearray()
     for field in (doc.id, doc.title, doc.text, *contexts):
         data = field.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.digest()
+        hashed += len(data).to_bytes(8, "little")
+        hashed += data
+    return hashlib.sha256(hashed).digest()
 
 
 class CollectionDigest:
@@ -610,10 +610,11 @@ class CollectionDigest:
         self.count = count
         self.total = total
 
-    def add(self, doc_hash: bytes) -> None:
-        """Add one document."""
-        self.count += 1
-        self.total = (self.total + int.from_bytes(doc_hash, "little")) % (1 << 256)
+    def add(self, *doc_hashes: bytes) -> None:
+        """Add documents."""
+        self.count += len(doc_hashes)
+        added = sum(int.from_bytes(each, "little") for each in doc_hashes)
+        self.total = (self.total + added) % (1 << 256)
 
     def __str__(self) -> str:
         return f"{self.count}:{self.total:064x}"

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -232,13 +231,11 @@ def write_vectors(
         lengths = rows.tokens.lengths
         lost = (lengths - np.array(encoded.kept)).tolist()
         counts = encoded.vectors.counts.tolist()
-        contexts = encoded.contexts or repeat(NO_CONTEXTS, len(rows))
+        contexts = encoded.contexts or [NO_CONTEXTS] * len(rows)
+        read, left_out = zip(*contexts, strict=True) if contexts else ((), ())
         chunks = encoded.chunks_lost or [0] * len(rows)
-        facts = zip(rows.docs, rows.hashes, lengths.tolist(), lost, counts, contexts, strict=True)
-        docs = [
-            DocRow(*each, *context)._replace(chunks_lost=bare)
-            for (*each, context), bare in zip(facts, chunks, strict=True)
-        ]
+        columns = (rows.docs, rows.hashes, lengths.tolist(), lost, counts, read, left_out, chunks)
+        docs = [DocRow(*each) for each in zip(*columns, strict=True)]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
     return written

@@ -103,7 +103,7 @@ class _Reading:
 
     def _shared(self) -> Iterator[tuple[DocBlock, float | None]]:
         for batch in tokenized(self._rest(), self._tokenize, self._workers):
-            yield batch, [self._shares.popleft() for _ in batch][-1]
+            yield batch, [self._shares.popleft() for _ in range(len(batch))][-1]
 
     def _rest(self) -> Iterator[Doc]:
         for number, doc in enumerate(self._docs, 1):

@@ -126,6 +126,12 @@ def _row_products(  # type: ignore[no-untyped-def]
     tl.store(out + number, tl.sum(left * right, 1), mask=number < count)
 
 
+def _launch(near: torch.Tensor, kernel: Any, grid: tuple[int, ...], *arguments: Any) -> None:
+    """Run a kernel on the device of a tensor. Triton itself launches on the current one."""
+    with torch.cuda.device_of(near):  # type: ignore[no-untyped-call]
+        kernel[grid](*arguments)
+
+
 def normed(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -144,7 +150,8 @@ def normed(
     rows, columns = x.numel() // width, triton.next_power_of_2(width)
     tile = max(1, TILE // columns)
     out = torch.empty_like(x)
-    _norm[(triton.cdiv(rows, tile),)](
+    _launch(
+        x, _norm, (triton.cdiv(rows, tile),),
         x, added, weight, weight if bias is None else bias, out, rows, width, eps,
         tile, columns, residual is not None, centre, bias is not None,
     )  # fmt: skip
@@ -155,15 +162,16 @@ class _Rotation(torch.autograd.Function):
     """The rotation of the vectors of all tokens and heads. The gradient is rotated back."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(cosine, sine)
         return _rotated(x, cosine, sine, 1.0)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        return _rotated(grad, *ctx.saved_tensors, -1.0), None, None
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        cosine, sine = ctx.saved_tensors
+        return _rotated(grad, cosine, sine, -1.0), None, None
 
 
 def rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
@@ -183,7 +191,8 @@ def _rotated(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     columns = triton.next_power_of_2(width // 2)
     tile = max(1, TILE // 2 // columns)
-    _rotate[(triton.cdiv(tokens * heads, tile),)](
+    _launch(
+        x, _rotate, (triton.cdiv(tokens * heads, tile),),
         x, cosine, sine, out, tokens * heads, heads, width, x.stride(0), x.stride(1),
         cosine.stride(0), sign, tile, columns,
     )  # fmt: skip
@@ -194,22 +203,23 @@ class _Gate(torch.autograd.Function):
     """act(x) * gate, with the gradients of both."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, gate: torch.Tensor, kind: str) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor, gate: torch.Tensor, kind: str) -> torch.Tensor:
         ctx.save_for_backward(x, gate)
         ctx.kind = kind
         rows, width = x.shape
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
         grid, columns = _columns(rows, width)
-        _gated[grid](x, gate, out, width, x.stride(0), gate.stride(0), kind, columns)
+        _launch(x, _gated, grid, x, gate, out, width, x.stride(0), gate.stride(0), kind, columns)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         x, gate = ctx.saved_tensors
         rows, width = x.shape
         both = torch.empty((2, rows, width), dtype=x.dtype, device=x.device)
         grid, columns = _columns(rows, width)
-        _gated_backward[grid](
+        _launch(
+            x, _gated_backward, grid,
             grad.contiguous(), x, gate, both[0], both[1], width, x.stride(0), gate.stride(0),
             ctx.kind, columns,
         )  # fmt: skip
@@ -235,6 +245,7 @@ def row_products(rows: torch.Tensor, queries: torch.Tensor, out: torch.Tensor) -
     count, width = rows.shape
     columns = triton.next_power_of_2(width)
     tile = max(1, TILE // 4 // columns)
-    _row_products[(triton.cdiv(count, tile),)](
-        rows.contiguous(), queries, out, count, width, out.shape[1], tile, columns
-    )
+    _launch(
+        rows, _row_products, (triton.cdiv(count, tile),),
+        rows.contiguous(), queries, out, count, width, out.shape[1], tile, columns,
+    )  # fmt: skip

@@ -24,8 +24,10 @@ from torch.nn import functional
 
 try:  # PyTorch for GPUs installs Triton
     from lmkcli.models import gpu_kernels
+
+    TRITON = True
 except ImportError:
-    gpu_kernels = None  # type: ignore[assignment]
+    TRITON = False
 
 Forward = Callable[..., Any]
 ROTATION = "apply_rotary_pos_emb"  # the name of the rotation in transformers
@@ -40,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @lru_cache(maxsize=8)
 def kernels_run(device: torch.device) -> bool:
     """Return whether Triton is installed, and can compile a kernel for this device."""
-    if gpu_kernels is None:
+    if not TRITON:
         return False
     x = torch.ones(2, 8, device=device)
     try:
@@ -142,14 +144,15 @@ def activation_kind(activation: Any) -> str:
 
 def _attention(module: Any) -> Forward | None:
     """Attention that rotates queries and keys by the function ROTATION of transformers."""
-    substituted = _with_rotation(type(module))
+    kind: Any = type(module)
+    substituted = _with_rotation(kind)
     return MethodType(substituted, module) if substituted else None
 
 
 @lru_cache(maxsize=64)
-def _with_rotation(kind: type) -> FunctionType | None:
+def _with_rotation(kind: Any) -> FunctionType | None:
     """Return the `forward` of a class with the kernel's rotation; None if it rotates otherwise."""
-    own: Any = kind.forward  # type: ignore[attr-defined]
+    own = kind.forward
     if ROTATION not in getattr(getattr(own, "__code__", None), "co_names", ()):
         return None
     slow = own.__globals__.get(ROTATION)

@@ -75,14 +75,15 @@ class DocTableWriter:
         )
         self._rows: list[DocRow] = []
 
-    def append(self, row: DocRow) -> None:
-        """Add one document."""
-        self._rows.append(row)
-        if len(self._rows) == ROW_GROUP:
-            self._flush()
+    def append(self, rows: Sequence[DocRow]) -> None:
+        """Add documents."""
+        self._rows += rows
+        while len(self._rows) >= ROW_GROUP:
+            self._write(self._rows[:ROW_GROUP])
+            del self._rows[:ROW_GROUP]
 
-    def _flush(self) -> None:
-        rows = self._rows
+    def _write(self, rows: Sequence[DocRow]) -> None:
+        """Write a row group."""
         columns: dict[str, Sequence[Any]] = {
             "id": [row.doc.id for row in rows],
             "hash": [row.hash for row in rows],
@@ -103,12 +104,12 @@ class DocTableWriter:
         arrays = [_array(columns[field.name], field.type) for field in self._schema]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP)
-        self._rows = []
 
     def close(self) -> None:
         """Write the remaining rows and the footer. A second call does nothing."""
         if self._rows:
-            self._flush()
+            self._write(self._rows)
+            self._rows = []
         self._writer.close()
 
     def abandon(self) -> None:

@@ -1,6 +1,7 @@
 """Reading parts: open arrays and document tables, check them, and sum up what they contain."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,17 +79,17 @@ class Counts:
         optional = ("context_tokens", "context_lost", "chunks_lost")
         return {name: count for name, count in vars(self).items() if count or name not in optional}
 
-    def add(self, row: DocRow) -> None:
-        """Add one document."""
-        self.docs += 1
-        self.tokens += row.tokens
-        self.lost += row.lost
-        self.cut += row.lost > 0
-        self.empty += row.tokens == 0
-        self.vectors += row.vectors
-        self.context_tokens += row.context_tokens
-        self.context_lost += row.context_lost
-        self.chunks_lost += row.chunks_lost
+    def add(self, rows: Sequence[DocRow]) -> None:
+        """Add documents."""
+        counts = [row[2:] for row in rows]  # without the document and its hash
+        table = np.array(counts, np.int64).reshape(-1, len(DocRow._fields) - 2)
+        sums = dict(zip(DocRow._fields[2:], table.sum(0).tolist(), strict=True))
+        for name, total in sums.items():
+            setattr(self, name, getattr(self, name) + total)
+        tokens, lost = table[:, 0], table[:, 1]
+        self.docs += len(rows)
+        self.cut += int((lost > 0).sum())
+        self.empty += int((tokens == 0).sum())
 
 
 def doc_table(folder: Path, name: PartName) -> DocTable:
@@ -108,8 +109,12 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
         table = doc_table(folder, piece.name)
         names = table.counts
         columns = (table.column(name)[piece.live].tolist() for name in names)
-        for counts in zip(*columns, strict=True):
-            total.add(DocRow(Doc("", ""), b"", **dict(zip(names, counts, strict=True))))
+        total.add(
+            [
+                DocRow(Doc("", ""), b"", **dict(zip(names, counts, strict=True)))
+                for counts in zip(*columns, strict=True)
+            ]
+        )
     return total
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -153,7 +153,9 @@ class UniqueIds:
     def add(self, ids: Iterable[str], where: str) -> None:
         """Add ids. Raises DataError, which names `where`, for an id that was added before or occurs twice."""
         ids = list(ids)
-        run = np.fromiter((_hash(i) for i in ids), dtype=np.uint64, count=len(ids))
+        # Python's own hash has 64 bits, too, and a random key in each process, so that nobody can choose ids
+        # with equal hashes
+        run = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids)).view(np.uint64)
         fresh = np.unique(run)
         repeated = len(fresh) != len(run) or any(_intersect(fresh, old) for old in self._runs)
         if repeated:
@@ -172,11 +174,6 @@ class UniqueIds:
         for old in self._runs:
             repeated |= np.isin(run, old, kind="sort")
         return ids[int(repeated.argmax())]
-
-
-def _hash(identifier: str) -> int:
-    data = identifier.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def _intersect(values: NDArray[np.uint64], run: NDArray[np.uint64]) -> bool:
@@ -278,12 +275,12 @@ class PartBuilder:
         self._collection = CollectionDigest()
         self.bytes = 0
 
-    def add_doc(self, row: DocRow) -> None:
-        """Append one document, in source order."""
-        self._docs.append(row)
-        self._counts.add(row)
-        self._collection.add(row.hash)
-        self.bytes += len(row.doc.text) + len(row.doc.title)
+    def add_docs(self, rows: Sequence[DocRow]) -> None:
+        """Append documents, in source order."""
+        self._docs.append(rows)
+        self._counts.add(rows)
+        self._collection.add(*(row.hash for row in rows))
+        self.bytes += sum(len(row.doc.text) + len(row.doc.title) for row in rows)
 
     def add_array(self, stem: str, array: NDArray[Any]) -> None:
         """Append rows to an array."""
@@ -377,8 +374,7 @@ class PartWriter:
         self._ids.add((row.doc.id for row in docs), source)
         if self._part is None:
             self._part = PartBuilder(self._target, self._row)
-        for row in docs:
-            self._part.add_doc(row)
+        self._part.add_docs(docs)
         for stem, array in arrays.items():
             self._part.add_array(stem, array)
         is_full = self._part.bytes >= PART_BYTES or time.monotonic() - self._started > PART_SECONDS

@@ -24,7 +24,7 @@ UNUSUAL = [
 def write(path: Path, docs: list[Doc], store_text: bool = True, contexts: bool = False) -> DocTable:
     writer = DocTableWriter(path, store_text, contexts)
     for number, doc in enumerate(docs):
-        writer.append(DocRow(doc, doc_hash(doc), number, number // 2, 1, 3 * number, number))
+        writer.append([DocRow(doc, doc_hash(doc), number, number // 2, 1, 3 * number, number)])
     writer.close()
     writer.close()
     return DocTable(path)

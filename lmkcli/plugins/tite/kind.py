@@ -22,7 +22,6 @@ from lmkcli.models.fast_paths import (
     FusedLinear,
     ReplacedModules,
     cached_fast_path,
-    can_fuse,
     fast_path_key,
 )
 from lmkcli.models.forward import ModelOptions
@@ -89,7 +88,7 @@ class Tite:
         size = self.module.config.vocab_size
         sequences = [rng.integers(1, size, n).astype(np.int32) for n in lengths]
         alone = torch.cat([self.states([sequence]) for sequence in sequences]).double()
-        replaced = fuse(self.module.encoder, self.device)
+        replaced = fuse(self.module.encoder)
         cosines = torch.cosine_similarity(alone, self.states(sequences).double())
         replaced.restore()
         tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
@@ -118,12 +117,12 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Tite:
     opened = Tite(
         model, config.hidden_size, config.longest, device, dtype, size, one_vector=config.pools
     )
-    fusing = can_fuse(device, options.trainable)
+    fusing = device.type == "cpu" and not options.trainable
     key = fast_path_key(folder.weights_digest, dtype, device, ("", fusing))
     with loading(f"the TITE of {folder.name}", "cannot be run"):
         fused = fusing and cached_fast_path(key, opened.check).fused
     if fused:
-        fuse(model.encoder, device)
+        fuse(model.encoder)
     return opened
 
 

@@ -173,11 +173,10 @@ class _StoredDocs:
         table = DocTableWriter(self._path, store_text=True, contexts=self._contexts)
         for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
             seen.add((doc.id for doc in batch), "this collection")
-            for doc in batch:
-                row = DocRow(doc, doc_hash(doc), 0, 0, 0)
-                table.append(row)
-                self.digest.add(row.hash)
-                yield doc
+            rows = [DocRow(doc, doc_hash(doc), 0, 0, 0) for doc in batch]
+            table.append(rows)
+            self.digest.add(*(row.hash for row in rows))
+            yield from batch
         table.close()
 
 
