@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed
+from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed, declared_groups
 from lmkcli.spec.values import AUTO, is_count
 
 
@@ -146,13 +146,7 @@ class LoopSettings(Settings):
         return replace(self, save_every=self.steps + 1)
 
 
-def _pooler_groups() -> dict[str, type[Settings]]:
-    """The settings of training that the rows of poolers name, each once."""
-    rows = {row.train_settings: row for row in catalog.POOLERS.values() if row.train_settings}
-    return {name: catalog.load(row, f"pooler '{row.name}'", name) for name, row in rows.items()}
-
-
-POOLER_SETTINGS = _pooler_groups()
+POOLER_SETTINGS = declared_groups(catalog.POOLERS, "train_settings")
 
 if TYPE_CHECKING:
 
@@ -171,7 +165,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         str,
         Flag(
             "The objective, a sum such as kl+0.5*opl, or one with settings such as "
-            "kl:temperature=0.1 (lmk show objectives).",
+            "kl:temperature=0.1 (lmk show losses).",
             often=True,
             aliases="--objective",
             suggest_for="--loss-function",
@@ -239,7 +233,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         from lmkcli.training.losses import LossNotation  # imports msgspec
 
         used = LossNotation.parse(self.loss).flags
-        check_objective_settings(self, catalog.OBJECTIVES, f"--loss {self.loss}", used)
+        check_objective_settings(self, catalog.LOSSES, f"--loss {self.loss}", used)
 
 
 @dataclass(frozen=True, kw_only=True)

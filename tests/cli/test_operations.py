@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from lmkcli.artifact import manifest
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.main import app
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
@@ -68,9 +68,9 @@ def test_json_reads_back_as_the_same_operation(line: str) -> None:
     assert operation_kind(stored).from_json(stored) == operation
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", VERBS)
 def test_every_operation_declares_its_fields(name: str) -> None:
-    kind = OPERATIONS.load(name)
+    kind = VERBS.load(name)
     assert kind.verb == name
     assert kind.__doc__
     found = {option.name for option in options(kind)}
