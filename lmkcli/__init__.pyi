@@ -697,8 +697,8 @@ class Pretrain(_Pretrain):
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         max_length: Positions of a document, special tokens included.
-        batch_size: Texts per batch, over all processes.
-        epochs: Passes over the texts, unless steps is given.
+        batch_size: Queries or texts per batch, over all processes.
+        epochs: Passes over the examples or texts, unless steps is given.
         lr: Peak learning rate.
         objective: The objective: mlm, retromae, dupmae and others (lmk show pretexts).
         output: Folder for the model.
@@ -732,8 +732,8 @@ class Pretrain(_Pretrain):
         log_every: Steps between lines of log.jsonl.
         tensorboard: Log for TensorBoard as well, in the folder's tensorboard/.
         blocks: Join texts and cut them into blocks of max_length, instead of truncating each.
-        mask: Share of tokens masked in the encoder's input. Default: 0.3; tite: 0.
-        whole_words: Mask whole words instead of single tokens. Default: whole words; tite: any.
+        mask: Share of tokens masked in the encoder's input. Default: usually 0.3.
+        whole_words: Mask whole words instead of single tokens. Default: usually whole words.
         decoder_mask: Share of the text hidden from the decoder for each predicted token. Default: 0.5.
         mask_pool: retromae, dupmae: masks drawn for each text. Default: 256.
         query_stream: retromae, dupmae: the decoder's queries pass through the encoder's embeddings
@@ -1136,8 +1136,8 @@ class Train(_Train):
         window: The text that the model reads at once: full (truncated), chunk, N positions, or even:N
             (about equally long). Default: from the model, else full.
         max_length: Positions of a document, special tokens included.
-        batch_size: Queries per batch, over all processes.
-        epochs: Passes over the examples, unless steps is given.
+        batch_size: Queries or texts per batch, over all processes.
+        epochs: Passes over the examples or texts, unless steps is given.
         lr: Peak learning rate.
         loss: The objective, a sum such as kl+0.5*opl, or one with settings such as kl:temperature=0.1
             (lmk show losses).

@@ -9,24 +9,31 @@ from lmkcli.errors import UsageError
 from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed, declared_groups
 from lmkcli.spec.values import AUTO, is_count
 
+# Flags whose defaults a kind of training may choose.
+BatchSize = Annotated[
+    int,
+    Flag(
+        "Queries or texts per batch, over all processes.",
+        min=1,
+        often=True,
+        suggest_for="--per-device-train-batch-size --train-batch-size",
+    ),
+]
+Batches = Annotated[
+    Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
+]
+LearningRate = Annotated[
+    float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
-    """The settings of every training loop; pre-training shares them."""
+    """The settings of every training loop, with the defaults of `lmk train`."""
 
     panel: ClassVar[str] = "Training"
-    batch_size: Annotated[
-        int,
-        Flag(
-            "Queries per batch, over all processes.",
-            min=1,
-            often=True,
-            suggest_for="--per-device-train-batch-size --train-batch-size",
-        ),
-    ] = 64
-    batches: Annotated[
-        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
-    ] = "source"
+    batch_size: BatchSize = 64
+    batches: Batches = "source"
     sampling_temperature: Annotated[
         float,
         Flag(
@@ -40,15 +47,13 @@ class LoopSettings(Settings):
     epochs: Annotated[
         float,
         Flag(
-            "Passes over the examples, unless --steps is given.",
+            "Passes over the examples or texts, unless --steps is given.",
             min=0,
             often=True,
             aliases="--num-train-epochs --num-epochs",
         ),
     ] = 1.0
-    lr: Annotated[
-        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
-    ] = 2e-5
+    lr: LearningRate = 2e-5
     warmup: Annotated[
         float,
         Flag(
