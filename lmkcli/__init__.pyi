@@ -698,7 +698,7 @@ class Pretrain(_Pretrain):
             collection defines).
         max_length: Positions of a document, special tokens included.
         batch_size: Queries or texts per batch, over all processes.
-        epochs: Passes over the examples or texts, unless steps is given.
+        epochs: Passes over the data, unless steps is given.
         lr: Peak learning rate.
         objective: The objective: mlm, retromae, dupmae and others (lmk show pretexts).
         output: Folder for the model.
@@ -1137,7 +1137,7 @@ class Train(_Train):
             (about equally long). Default: from the model, else full.
         max_length: Positions of a document, special tokens included.
         batch_size: Queries or texts per batch, over all processes.
-        epochs: Passes over the examples or texts, unless steps is given.
+        epochs: Passes over the data, unless steps is given.
         lr: Peak learning rate.
         loss: The objective, a sum such as kl+0.5*opl, or one with settings such as kl:temperature=0.1
             (lmk show losses).

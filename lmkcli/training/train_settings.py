@@ -47,7 +47,7 @@ class LoopSettings(Settings):
     epochs: Annotated[
         float,
         Flag(
-            "Passes over the examples or texts, unless --steps is given.",
+            "Passes over the data, unless --steps is given.",
             min=0,
             often=True,
             aliases="--num-train-epochs --num-epochs",
