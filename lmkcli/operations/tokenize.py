@@ -213,10 +213,10 @@ class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions
         for line in job.source_notes():
             report.note(line)
         folder = destination.prepare(report)
-        from lmkcli.encoding import artifacts  # imports torch: only after all checks
+        from lmkcli.encoding import shard_run  # imports torch: only after all checks
 
         with report.job("tokenize") as running:
-            artifacts.run_tokenize(job, folder, running)
+            shard_run.run_tokenize(job, folder, running)
         note_skipped(report, job.source)
         tokens = Tokens(folder)
         if job.shard.count == 1:

@@ -20,7 +20,7 @@ LONGEST = {
     "index": 74,
     "search": 104,
     "train": 128,
-    "pretrain": 105,
+    "pretrain": 106,
     "serve": 78,
     "": 70,
 }

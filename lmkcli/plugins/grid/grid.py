@@ -30,8 +30,8 @@ _PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
 # Modules that commands import. Importing them takes most of the time of a short command.
 _PRELOADED = {
-    "tokenize": ["lmkcli.encoding.artifacts"],
-    "encode": ["lmkcli.encoding.artifacts", "lmkcli.models.transformer", _MODEL],
+    "tokenize": ["lmkcli.encoding.shard_run"],
+    "encode": ["lmkcli.encoding.shard_run", "lmkcli.models.transformer", _MODEL],
     "search": ["lmkcli.retrieval.pipeline", "lmkcli.retrieval.vectors.vector_index", _MODEL],
     "eval": ["lmkcli.evaluation.scoring", "lmkcli.evaluation.compare"],
 }
