@@ -200,7 +200,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
             resolved = with_landmark_transformer(resolved)
         card = ""
         if self.to == _HUB:
-            from lmkcli.provenance.modelcard import model_card
+            from lmkcli.plugins.exchange.modelcard import model_card
 
             whole = os.path.abspath(destination.path)
             name = (self.repo or whole).rpartition("/")[2]
