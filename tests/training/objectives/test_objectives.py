@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.training.objectives.matryoshka import Matryoshka
+from lmkcli.training.objectives.composed import Matryoshka
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Objective, scores
 from lmkcli.training.train_settings import TrainSettings
 
