@@ -25,7 +25,7 @@ from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
 from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 
-KINDS = sorted(filter(catalog.is_lexical, catalog.INDEXES))
+KINDS = sorted(filter(catalog.is_lexical, catalog.ENGINES))
 QUERIES = 1000
 START_UP = """
 import sys
@@ -33,7 +33,7 @@ from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
-index = catalog.INDEXES.load(sys.argv[1])(LexicalSettings()).open(Path(sys.argv[2]))
+index = catalog.ENGINES.load(sys.argv[1])(LexicalSettings()).open(Path(sys.argv[2]))
 index.search([Query("q", sys.argv[3])], 10)
 """
 COLUMNS = {
@@ -49,7 +49,7 @@ def tasks(
     kind: str, folder: Path, docs: list[Doc], queries: list[Query]
 ) -> dict[str, Callable[[], object]]:
     """Return the timed tasks of one kind; searches use the index that was built first."""
-    engine = catalog.INDEXES.load(kind)(LexicalSettings())
+    engine = catalog.ENGINES.load(kind)(LexicalSettings())
 
     def build(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lmkcli.encoding import artifacts, jobs
+from lmkcli.encoding import jobs, shard_run
 from lmkcli.models import transformer
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -26,7 +26,7 @@ class Clock:
     def __init__(self) -> None:
         self.passes = self.tokens = 0.0
         self._states = transformer.Transformer.states
-        self._open = artifacts.open_encoder
+        self._open = shard_run.open_encoder
         self.opened = 0.0
 
     def __enter__(self) -> "Clock":
@@ -45,11 +45,11 @@ class Clock:
             clock.passes = clock.tokens = 0.0
             return made
 
-        transformer.Transformer.states, artifacts.open_encoder = states, opened  # type: ignore[method-assign]
+        transformer.Transformer.states, shard_run.open_encoder = states, opened  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        transformer.Transformer.states, artifacts.open_encoder = self._states, self._open  # type: ignore[method-assign]
+        transformer.Transformer.states, shard_run.open_encoder = self._states, self._open  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
             args.source, RecipeOptions(model=args.model), EncodeSettings(dtype=args.dtype), WHOLE
         )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:
-            artifacts.run_encode(job, Path(folder) / "vectors")
+            shard_run.run_encode(job, Path(folder) / "vectors")
             whole = time.perf_counter() - clock.opened
         shares.append(whole / clock.passes - 1)
         print(

@@ -32,7 +32,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from lmkcli.data.collection import open_collection
-from lmkcli.encoding import artifacts, jobs
+from lmkcli.encoding import jobs, shard_run
 from lmkcli.models import transformer
 from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions
@@ -84,7 +84,7 @@ class Clock:
     def running(self) -> Iterator["Clock"]:
         """Measure a block: the time since the tokenizer or the model was opened in it."""
         forward = transformer.Transformer.states
-        opened = {name: getattr(artifacts, name) for name in ("open_encoder", "open_tokenizer")}
+        opened = {name: getattr(shard_run, name) for name in ("open_encoder", "open_tokenizer")}
 
         def states(*given):  # type: ignore[no-untyped-def]
             begin = time.thread_time()
@@ -102,14 +102,14 @@ class Clock:
 
         transformer.Transformer.states = states  # type: ignore[method-assign]
         for name, open_one in opened.items():
-            setattr(artifacts, name, timed(open_one))
+            setattr(shard_run, name, timed(open_one))
         try:
             yield self
             self.total = time.process_time() - self.start
         finally:
             transformer.Transformer.states = forward  # type: ignore[method-assign]
             for name, open_one in opened.items():
-                setattr(artifacts, name, open_one)
+                setattr(shard_run, name, open_one)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -152,7 +152,7 @@ class Sides:
         job = self.job(str(self.file))
         self.tokens = self.new_folder("tokens")
         with Clock().running() as clock:
-            artifacts.run_tokenize(job, self.tokens)
+            shard_run.run_tokenize(job, self.tokens)
         return {"lmk tokenize": clock.total}
 
     def encode(self) -> dict[str, float]:
@@ -163,7 +163,7 @@ class Sides:
             for name, options in poolings.items():
                 job = self.job(str(source), **options)
                 with Clock().running() as clock:
-                    artifacts.run_encode(job, self.new_folder("vectors"))
+                    shard_run.run_encode(job, self.new_folder("vectors"))
                 found[f"lmk encode, {origin}, {name}"] = clock.total
                 found[f"lmk encode, {origin}, {name}: outside"] = clock.outside
         return found

@@ -105,11 +105,11 @@ def __getattr__(name: str) -> object:
     if name in _MODULE_OF:
         return getattr(import_module(_MODULE_OF[name]), name)
     if name[:1].isupper():  # the operation of a plug-in
-        from lmkcli.catalog import OPERATIONS
+        from lmkcli.catalog import VERBS
 
-        for row in OPERATIONS.values():
+        for row in VERBS.values():
             if row.target.endswith(f":{name}"):
-                return OPERATIONS.load(row.name)
+                return VERBS.load(row.name)
     raise AttributeError(f"module 'lmkcli' has no attribute {name!r}")
 
 

@@ -183,7 +183,7 @@ class BuildIndex(_BuildIndex):
     """Build an index of vectors, or of a collection (BM25). Exact search needs none.
 
     Args:
-        source: A vectors folder; for bm25 and lucene a collection.
+        source: A vectors folder; for bm25, lucene a collection.
         kind: Index kind: hnsw, ivf, int8, binary, pq, bm25, lucene, milvus, inverted, seismic, or a
             FAISS factory string such as OPQ64,IVF4096,PQ64.
         uri: milvus: a file such as ./milvus.db, or http://host:19530.
@@ -197,8 +197,7 @@ class BuildIndex(_BuildIndex):
         index_type: milvus: index type in Milvus; FLAT compares every vector.
         k1: bm25, lucene: term saturation.
         b: bm25, lucene: length normalisation.
-        stemmer: bm25, lucene: another stemmer, or none. bm25: Snowball, such as porter; lucene: porter
-            or krovetz.
+        stemmer: bm25, lucene: another stemmer, such as porter, or none.
         unit: bm25, lucene: index documents or chunks.
         gran: bm25, lucene: granularity, the length of chunks: a number of words, 'sentence', or 'given'
             (as the collection defines).
@@ -319,8 +318,8 @@ class Encode(_Encode):
     Args:
         source: A collection, or a tokens folder.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         unit: The text that one vector represents: doc, chunk or token. Default: doc.
@@ -331,20 +330,20 @@ class Encode(_Encode):
         revision: Branch, tag or commit of a hub model.
         trust_remote_code: Run Python code that comes with the model.
         overlap: Overlap with the previous window: tokens (128) or chunks (10c).
-        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         context: Text to add before each chunk that is encoded alone: title, headings (Markdown, HTML),
             or field:NAME.
         extend: Extend the positions of the model up to max_length: grouped, interpolate or recurrent
             (tables of positions), ntk or selfextend (rotary).
-        pad_to_max: M2-BERT: pad every input to the full length of the model, as its authors did.
+        pad_to_max: Models that read padding: pad every input to the full length of the model.
         query_max_length: Positions of a query, special tokens included.
         query_prompt: Text to add before every query.
         doc_prompt: Text to add before every document.
         dim: Number of leading dimensions to keep (Matryoshka).
+        normalize: Normalise vectors to unit length.
         top_terms: Sparse vectors: number of terms of a document to keep, those of the largest weights.
             Default: all.
         query_top_terms: Sparse vectors: number of terms of a query to keep. Default: all.
-        normalize: Normalise vectors to unit length.
+        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         dtype: Compute dtype; auto: bf16 if the hardware supports it natively.
         store_dtype: Stored form of the vectors: fp16, fp32, int8, int4, int2, binary (the last four: 8,
             4, 2 bits or one per dimension).
@@ -376,7 +375,6 @@ class Encode(_Encode):
         revision: str | None = None,
         trust_remote_code: bool = False,
         overlap: int | str | None = None,
-        sum_windows: bool | None = None,
         context: str | None = None,
         extend: str | None = None,
         pad_to_max: bool | None = None,
@@ -384,9 +382,10 @@ class Encode(_Encode):
         query_prompt: str | None = None,
         doc_prompt: str | None = None,
         dim: int | None = None,
+        normalize: bool | None = None,
         top_terms: int | None = None,
         query_top_terms: int | None = None,
-        normalize: bool | None = None,
+        sum_windows: bool | None = None,
         dtype: Literal['auto', 'fp32', 'bf16', 'fp16'] = 'auto',
         store_dtype: str = 'fp16',
         device: str = 'auto',
@@ -476,8 +475,8 @@ class Export(_Export):
         to: The tool or the file format to write for: numpy, parquet, pyserini, tevatron, tevatron-
             train, sentence-transformers, onnx, hub, anserini-json.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         window: The text that the model reads at once: full (truncated), chunk, N positions, or even:N
@@ -598,8 +597,8 @@ class Import(_Import):
         source: A file or a folder, depending on from.
         origin: The tool or format of the vectors: numpy, pyserini, anserini-json.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         unit: The text that one vector represents: doc, chunk or token. Default: doc.
@@ -611,10 +610,11 @@ class Import(_Import):
         query_prompt: Text to add before every query.
         doc_prompt: Text to add before every document.
         dim: Number of leading dimensions to keep (Matryoshka).
+        normalize: Normalise vectors to unit length.
         top_terms: Sparse vectors: number of terms of a document to keep, those of the largest weights.
             Default: all.
         query_top_terms: Sparse vectors: number of terms of a query to keep. Default: all.
-        normalize: Normalise vectors to unit length.
+        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         scale: anserini-json: the numbers of the files are the weights times N. Default: 100, for whole
             numbers.
         if_exists: If the output exists: continue it, fail, or replace it.
@@ -639,9 +639,10 @@ class Import(_Import):
         query_prompt: str | None = None,
         doc_prompt: str | None = None,
         dim: int | None = None,
+        normalize: bool | None = None,
         top_terms: int | None = None,
         query_top_terms: int | None = None,
-        normalize: bool | None = None,
+        sum_windows: bool | None = None,
         scale: float | None = None,
         if_exists: Literal['resume', 'fail', 'overwrite'] = 'resume',
         ids: str | Path | None = None,
@@ -691,19 +692,19 @@ class Pretrain(_Pretrain):
     Args:
         sources: Collections or tokens folders; NAME,weight=0.3 sets the weight of one.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         max_length: Positions of a document, special tokens included.
-        batch_size: Texts per batch, over all processes.
-        epochs: Passes over the texts, unless steps is given.
+        batch_size: Queries or texts per batch, over all processes.
+        epochs: Passes over the data, unless steps is given.
         lr: Peak learning rate.
         objective: The objective: mlm, retromae, dupmae and others (lmk show pretexts).
         output: Folder for the model.
         revision: Branch, tag or commit of a hub model.
         trust_remote_code: Run Python code that comes with the model.
-        pad_to_max: M2-BERT: pad every input to the full length of the model, as its authors did.
+        pad_to_max: Models that read padding: pad every input to the full length of the model.
         architecture: Create a model with random weights: a config.json, or its keys in TOML.
         tokenizer: Tokenizer of the new model: a folder or a hub name.
         init_from: Copy weights of the same name and shape from this model into the new one.
@@ -731,8 +732,8 @@ class Pretrain(_Pretrain):
         log_every: Steps between lines of log.jsonl.
         tensorboard: Log for TensorBoard as well, in the folder's tensorboard/.
         blocks: Join texts and cut them into blocks of max_length, instead of truncating each.
-        mask: Share of tokens masked in the encoder's input. Default: 0.3; tite: 0.
-        whole_words: Mask whole words instead of single tokens. Default: whole words; tite: any.
+        mask: Share of tokens masked in the encoder's input. Default: usually 0.3.
+        whole_words: Mask whole words instead of single tokens. Default: usually whole words.
         decoder_mask: Share of the text hidden from the decoder for each predicted token. Default: 0.5.
         mask_pool: retromae, dupmae: masks drawn for each text. Default: 256.
         query_stream: retromae, dupmae: the decoder's queries pass through the encoder's embeddings
@@ -879,8 +880,8 @@ class Search(_Search):
         level: chunk: rank chunks instead of documents (ids doc#number; -k counts chunks). Default: doc.
         server: Search on this server of lmk serve, where INDEX is the name of an index; none: never use
             one. Default: for -q, a server of the same indexes on this machine.
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         window: The text that the model reads at once: full (truncated), chunk, N positions, or even:N
@@ -1036,10 +1037,10 @@ class Show(_Show):
 
     Args:
         what: An artifact, a model, a run, a score log, results of a grid, a collection or a group; a
-            catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts,
-            measures; or caches.
-        name: After 'sources' a group, such as beir; after 'source' a collection; after results of a
-            grid a cell.
+            catalog: sources, readers, poolers, models, engines, formats, losses, pretexts, measures; or
+            caches.
+        name: After 'sources' a group, such as beir; after 'source' a collection; after results with
+            several parts, a part.
         offline: Never use the network (as with HF_HUB_OFFLINE=1).
     """
     def __init__(
@@ -1063,8 +1064,8 @@ class Tokenize(_Tokenize):
     Args:
         source: The collection to tokenize.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         unit: The text that one vector represents: doc, chunk or token. Default: doc.
@@ -1075,10 +1076,10 @@ class Tokenize(_Tokenize):
         revision: Branch, tag or commit of a hub model.
         trust_remote_code: Run Python code that comes with the model.
         overlap: Overlap with the previous window: tokens (128) or chunks (10c).
-        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         doc_prompt: Text to add before every document.
         top_terms: Sparse vectors: number of terms of a document to keep, those of the largest weights.
             Default: all.
+        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         fields: Text fields of a record, joined by '+', such as headline+body.
         map_ids: Replace white space in ids by '_'.
         shard: Process shard i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.
@@ -1102,9 +1103,9 @@ class Tokenize(_Tokenize):
         revision: str | None = None,
         trust_remote_code: bool = False,
         overlap: int | str | None = None,
-        sum_windows: bool | None = None,
         doc_prompt: str | None = None,
         top_terms: int | None = None,
+        sum_windows: bool | None = None,
         fields: str = '',
         map_ids: bool = False,
         shard: str | Shard = '0/1',
@@ -1127,19 +1128,19 @@ class Train(_Train):
     Args:
         sources: Files of examples, or collections with judgements such as beir/scifact:train.
         model: A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).
-        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade
-            for sparse vectors.
+        pool: auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another
+            (lmk show poolers).
         gran: Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the
             collection defines).
         unit: The text that one vector represents: doc, chunk or token. Default: doc.
         window: The text that the model reads at once: full (truncated), chunk, N positions, or even:N
             (about equally long). Default: from the model, else full.
         max_length: Positions of a document, special tokens included.
-        batch_size: Queries per batch, over all processes.
-        epochs: Passes over the examples, unless steps is given.
+        batch_size: Queries or texts per batch, over all processes.
+        epochs: Passes over the data, unless steps is given.
         lr: Peak learning rate.
         loss: The objective, a sum such as kl+0.5*opl, or one with settings such as kl:temperature=0.1
-            (lmk show objectives).
+            (lmk show losses).
         dev: A judged collection to evaluate on; repeatable.
         output: Folder for the model.
         revision: Branch, tag or commit of a hub model.
@@ -1330,7 +1331,6 @@ def index(
     revision: str | None = None,
     trust_remote_code: bool = False,
     overlap: int | str | None = None,
-    sum_windows: bool | None = None,
     context: str | None = None,
     extend: str | None = None,
     pad_to_max: bool | None = None,
@@ -1338,9 +1338,10 @@ def index(
     query_prompt: str | None = None,
     doc_prompt: str | None = None,
     dim: int | None = None,
+    normalize: bool | None = None,
     top_terms: int | None = None,
     query_top_terms: int | None = None,
-    normalize: bool | None = None,
+    sum_windows: bool | None = None,
     dtype: Literal['auto', 'fp32', 'bf16', 'fp16'] = 'auto',
     store_dtype: str = 'fp16',
     device: str = 'auto',

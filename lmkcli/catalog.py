@@ -83,12 +83,12 @@ class PoolerRow(Row):
     """A pooler: a row of the table of poolers, or a function of its parameter (`pooling/table.py`).
 
     weights: the subfolder of a model folder with the weights of its module, which are a part of the model.
-    settings: the options of a recipe that have an effect with it, and none with the poolers that lack them.
-    train_settings: 'module:Class', a group of settings of `lmk train`, for which the same is true.
+    settings, train_settings: 'module:Class', groups of settings in modules without heavy imports. They become
+        flags of a recipe and of `lmk train`, without effect on other poolers.
     """
 
     weights: str = ""
-    settings: tuple[str, ...] = ()
+    settings: str = ""
     train_settings: str = ""
 
 
@@ -400,7 +400,7 @@ def read_again() -> None:
     foreign_rows.cache_clear()
 
 
-OPERATIONS = Catalog(VerbRow, "command")
+VERBS = Catalog(VerbRow, "command")
 SOURCES = Catalog(SourceRow, "source")
 READERS = Catalog(ReaderRow, "reader")
 POOLERS = Catalog(PoolerRow, "pooler")
@@ -408,9 +408,9 @@ MODELS = Catalog(ModelRow, "model kind")
 SENTENCE_CLASSES = Catalog(SentenceClassRow, "class of sentence-transformers")
 CROSS_ENCODERS = Catalog(CrossEncoderRow, "cross-encoder")
 CODECS = Catalog(CodecRow, "codec of vectors")
-INDEXES = Catalog(EngineRow, "index kind")
+ENGINES = Catalog(EngineRow, "index kind")
 SEARCHABLES = Catalog(SearchableRow, "searchable")
-OBJECTIVES = Catalog(LossRow, "loss")
+LOSSES = Catalog(LossRow, "loss")
 PRETEXTS = Catalog(PretextRow, "objective")
 SERVERS = Catalog(ServerRow, "server")
 PLOTS = Catalog(PlotRow, "plot")
@@ -427,17 +427,17 @@ def engine_row(kind: str) -> EngineRow:
 
     Raises UnknownName for a lower-case word that is not in the catalog.
     """
-    if kind in INDEXES:
-        return INDEXES[kind]
-    row = next(row for row in INDEXES.values() if row.factory)
+    if kind in ENGINES:
+        return ENGINES[kind]
+    row = next(row for row in ENGINES.values() if row.factory)
     if kind.isidentifier() and kind.islower():
-        raise UnknownName(INDEXES.what, kind, INDEXES, f"(or a {row.factory})")
+        raise UnknownName(ENGINES.what, kind, ENGINES, f"(or a {row.factory})")
     return row
 
 
 def vector_engines(kind: str) -> list[EngineRow]:
     """Return the engines that build indexes of this kind of vectors, such as 'dense'."""
-    built = (row for row in INDEXES.values() if row.variant not in ("", "lexical"))
+    built = (row for row in ENGINES.values() if row.variant not in ("", "lexical"))
     return [row for row in built if row.takes == kind]
 
 
@@ -473,4 +473,4 @@ def pooler_row(pool: str) -> PoolerRow:
 
 def is_lexical(kind: str) -> bool:
     """Return whether an index kind indexes the words of a collection, instead of vectors."""
-    return kind in INDEXES and INDEXES[kind].variant == "lexical"
+    return kind in ENGINES and ENGINES[kind].variant == "lexical"

@@ -38,10 +38,10 @@ os.fsync = lambda _: None
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
-        type=levels.parse_share,
-        default=1.0,
-        metavar="SHARE",
-        help="run a drawn share of the nightly tests, such as 5%%; LMK_TEST_SEED decides which",
+        type=float,
+        default=100.0,
+        metavar="PERCENT",
+        help=f"run a drawn share of the nightly tests; {levels.VARIABLE} decides which",
     )
 
 
@@ -72,11 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(levels.SEED)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):
-        share = session.config.option.sample
-        drawn = f"; {share:.0%} of the nightly tests" if share < 1 else ""
-        session.config.get_terminal_writer().line(f"{levels.VARIABLE}={levels.SEED}{drawn}")
+def pytest_report_header() -> str:
+    return f"{levels.VARIABLE}={levels.SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -89,26 +86,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-    items[:], left_out = levels.thin(items, config.option.sample)
+    left_out = levels.left_out(items, config.option.sample)
+    items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 
-_COLLECTED = pytest.StashKey[int]()
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     """Garbage collections leave alone what was imported: walking it took a fifth of the run."""
-    session.config.stash[_COLLECTED] = len(session.items)
     gc.collect()
     gc.freeze()
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Print the total of `pytest --collect-only -q`, which pytest leaves out because of our own -q."""
-    if config.option.collectonly and terminalreporter.verbosity < -1:
-        terminalreporter.write_line(f"{config.stash.get(_COLLECTED, 0)} tests collected")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,22 +71,14 @@ def _nightly(case: Any) -> Any:
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
 
 
-def parse_share(text: str) -> float:
-    """'5%' or '0.05' as a number between 0 and 1."""
-    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 <= share <= 1:
-        raise ValueError(f"{text} is not between 0 and 100%")
-    return share
-
-
-def thin(items: list[pytest.Item], share: float) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Keep a drawn share of the nightly tests, at least one of each function; (kept, left out)."""
+def left_out(items: list[pytest.Item], percent: float) -> set[pytest.Item]:
+    """The nightly tests that a share of them lacks. Of each function, at least one test stays."""
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("nightly"):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    out: set[pytest.Item] = set()
-    for name, cases in sweeps.items():
-        left = len(cases) - max(1, round(share * len(cases)))
-        out |= set(rng(name).sample(cases, left))
-    return [item for item in items if item not in out], [item for item in items if item in out]
+    return {
+        item
+        for name, cases in sweeps.items()
+        for item in rng(name).sample(cases, len(cases) - max(1, round(percent * len(cases) / 100)))
+    }

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from lmkcli.catalog import INDEXES, OPERATIONS
+from lmkcli.catalog import ENGINES, VERBS
 from lmkcli.cli import main
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.plugins.demo import demo
@@ -125,7 +125,7 @@ CASES: dict[str, Sequence[str]] = {
     "index": [
         *(
             kind
-            for kind, row in INDEXES.items()
+            for kind, row in ENGINES.items()
             if row.variant and all(map(find_spec, row.package.split()))
         ),
         "muvera",
@@ -215,8 +215,8 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     """All cases by name: each verb, its variants, and how its output may exist already."""
     found: dict[str, Case] = {}
-    for verb in OPERATIONS:
-        kind = OPERATIONS.load(verb)
+    for verb in VERBS:
+        kind = VERBS.load(verb)
         fields = {option.name: option for option in options(kind)}
         first = True
         for variant in CASES.get(verb, _choices(fields.values()) or [""]):

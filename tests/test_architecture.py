@@ -190,6 +190,61 @@ def test_the_core_names_no_plugin_in_its_imports_by_text() -> None:
             assert not {*named} & PLUGINS, f"{name} names {named}"
 
 
+# The parts of plug-ins whose names no text of the core may contain, in lower case. Other parts have names
+# that are also ordinary words: text, folder, log, plot.
+NAMED = (
+    catalog.EngineRow, catalog.PoolerRow, catalog.ModelRow, catalog.PretextRow, catalog.CodecRow,
+    catalog.ImporterRow, catalog.ExporterRow,
+)  # fmt: skip
+ORDINARY = {
+    *("analysis", "demo", "documents", "exchange", "static"),
+    "inverted",  # FAISS has inverted lists
+    "parquet",  # a format of collections, too
+    "numpy",
+    "sparse",  # files can be sparse
+}
+# Text of the core that contains such a name, and the reason.
+NAMES_OF_PLUGINS = {
+    ("lmkcli.cli.verbs", "lmk demo"): "the line is left out if there is no such command",
+    ("lmkcli.retrieval.engines.bm25.bm25_engine", "lucene"): "bm25s names its formula so",
+}
+
+
+def test_the_core_names_no_part_of_a_plugin_in_its_texts() -> None:
+    """Help, messages and notes of the core are the same without a plug-in, or list what is there."""
+    others = [row for row in ROWS if ".plugins." in row.target]
+    parts = {row.name.lower() for row in others if isinstance(row, NAMED)} | PLUGINS
+    core = {row.name for row in ROWS if ".plugins." not in row.target}
+    verbs = {f"lmk {row.name}" for row in others if isinstance(row, catalog.VerbRow)}
+    words = "|".join(map(re.escape, {*(parts - core - ORDINARY), *verbs}))
+    pattern = re.compile(rf"(?<![\w.-])({words})(?![\w-])", re.IGNORECASE)
+    found = {
+        (name, match.lower())
+        for name in modules()
+        if not plugin_of(name) and name != FACE
+        for text in texts(name)
+        for match in pattern.findall(text)
+    }
+    assert found == NAMES_OF_PLUGINS.keys()
+
+
+def test_a_catalog_has_the_name_of_its_rows() -> None:
+    """LossRow: LOSSES."""
+    tables = {n: each for n, each in vars(catalog).items() if isinstance(each, catalog.Catalog)}
+    for name, table in tables.items():
+        word = re.sub("(?<=[a-z])(?=[A-Z])", "_", table._kind.__name__.removesuffix("Row")).upper()
+        assert name == f"{word}{'ES' if word.endswith('S') else 'S'}"
+
+
+def texts(name: str) -> Iterator[str]:
+    """All texts of a module but its docstrings."""
+    tree = ast.parse(modules()[name].read_text("utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
 def test_every_subpackage_has_a_docstring() -> None:
     for name, path in modules().items():
         if path.name == "__init__.py":

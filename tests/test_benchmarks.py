@@ -30,7 +30,7 @@ DRIFT = (
     "name-defined",
 )  # what a renamed or changed function leaves behind
 # Modules in which a script replaces an import: overhead.py adds a clock, tite.py and side.py a variant.
-WRAPPED = ("lmkcli.encoding.artifacts", "lmkcli.plugins.tite.model", "lmkcli.training.data.inputs")
+WRAPPED = ("lmkcli.encoding.shard_run", "lmkcli.plugins.tite.model", "lmkcli.training.data.inputs")
 
 
 @pytest.mark.slow

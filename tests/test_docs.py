@@ -162,8 +162,8 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A folder with the notes.jsonl of docs/conventions.md and its vectors."""
-    from lmkcli.encoding.artifacts import run_encode
     from lmkcli.encoding.jobs import plan
+    from lmkcli.encoding.shard_run import run_encode
     from lmkcli.spec.recipe import RecipeOptions
     from lmkcli.spec.settings import EncodeSettings
 

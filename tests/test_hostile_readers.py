@@ -21,8 +21,9 @@ from lmkcli.artifact import manifest
 from lmkcli.cli import main
 from lmkcli.errors import DataError
 from lmkcli.models.model_files import read_json as model_json
+from lmkcli.plugins.analysis import traininglog
 from lmkcli.plugins.grid import plan
-from lmkcli.provenance import scorelog, traininglog
+from lmkcli.provenance import scorelog
 from lmkcli.retrieval.searching import read_manifest
 from tests import tiny
 

@@ -42,17 +42,6 @@ def test_pairs_cover_each_two_values_with_few_combinations() -> None:
         assert {(case[m], case[n]) for case in few} >= set(product(one, other))
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.5", 0.5), ("100%", 1.0)])
-def test_shares(text: str, share: float) -> None:
-    assert levels.parse_share(text) == share
-
-
-@pytest.mark.parametrize("text", ["101%", "-1", "half"])
-def test_what_is_no_share(text: str) -> None:
-    with pytest.raises(ValueError, match=r"half|between"):
-        levels.parse_share(text)
-
-
 SUITE = """
 import pytest
 from tests import levels
@@ -77,8 +66,8 @@ def test_plain():
         ([], 1),
         (["-m", "slow"], 3),
         (["-m", "nightly"], 38),
-        (["-m", "nightly", "--sample", "10%"], 5),
-        (["-m", "", "--sample", "10%"], 9),
+        (["-m", "nightly", "--sample", "10"], 5),
+        (["-m", "", "--sample", "10"], 9),
         (["-m", ""], 42),
     ],
 )
@@ -96,15 +85,5 @@ def test_the_seed_is_printed(pytester: pytest.Pytester, request: pytest.FixtureR
     pytester.makepyfile("def test_one(): pass")
     pytester.makeconftest("from tests.conftest import *")
     config = request.config.rootpath / "pyproject.toml"
-    done = pytester.runpytest("-c", str(config), "-n", "0", "--sample", "5%")
-    done.stdout.fnmatch_lines([f"LMK_TEST_SEED={levels.SEED}; 5% of the nightly tests"])
-
-
-def test_a_quiet_collection_ends_with_the_total(
-    pytester: pytest.Pytester, request: pytest.FixtureRequest
-) -> None:
-    pytester.makepyfile("def test_one(): pass\n\ndef test_two(): pass\n")
-    pytester.makeconftest("from tests.conftest import *")
-    config = request.config.rootpath / "pyproject.toml"
-    done = pytester.runpytest("-c", str(config), "-n", "0", "--collect-only", "-q")
-    assert done.outlines[-1] == "2 tests collected"
+    done = pytester.runpytest("-c", str(config), "-n", "0")
+    done.stdout.fnmatch_lines([f"LMK_TEST_SEED={levels.SEED}"])

@@ -123,7 +123,7 @@ def test_its_codec_stores_vectors_and_travels_with_them(
 def test_its_loss_has_a_setting(
     lmk: Callable[..., Any], tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
-    assert "triplet" in lmk("show", "objectives").stdout
+    assert "triplet" in lmk("show", "losses").stdout
     write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
     how = ["-m", tiny_model("bert"), "--steps", 2, "--batch-size", 4]
     lmk("train", "triples.jsonl", *how, "--loss", "triplet:margin=0.3", "-o", "model")

@@ -37,7 +37,7 @@ print(json.dumps(found))
 CORE = (
     "--help",
     "show poolers",
-    "show indexes",
+    "show engines",
     "tokenize ./corpus -m model -o tokens",
     "encode ./corpus -m model --pool lmk --gran 4 -o vectors",
     "encode tokens -m model --pool mean -o means",

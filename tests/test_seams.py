@@ -32,13 +32,13 @@ TABLES: dict[str, Mapping[str, Row]] = {
     "SourceOpener": catalog.SOURCES,
     "FileReader": catalog.READERS,
     "Searchable": catalog.SEARCHABLES,
-    "type[Operation[Any]]": catalog.OPERATIONS,
+    "type[Operation[Any]]": catalog.VERBS,
     "Pooler | Callable[[int], Pooler]": catalog.POOLERS,
     "ModelOpener": catalog.MODELS,
     "SentenceClass": catalog.SENTENCE_CLASSES,
     "Codec[Any]": catalog.CODECS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,
-    "Callable[..., Objective]": catalog.OBJECTIVES,
+    "Callable[..., Objective]": catalog.LOSSES,
     "Callable[[Model, HeadOptions], Pretext]": catalog.PRETEXTS,
 }
 
@@ -49,7 +49,7 @@ def index_type(name: str) -> str:
 
 def assignments() -> Iterator[str]:
     """One for each home that a row names, assigned to a variable of the type of its table."""
-    homes = [(index_type(name), row.target) for name, row in catalog.INDEXES.items()]
+    homes = [(index_type(name), row.target) for name, row in catalog.ENGINES.items()]
     homes += [(kind, row.target) for kind, table in TABLES.items() for row in table.values()]
     homes += [("Scoring[Any]", row.scoring) for row in catalog.CODECS.values()]
     poolers = (catalog.POOLERS.load(name) for name in catalog.POOLERS)

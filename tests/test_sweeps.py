@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.main import app
 from lmkcli.spec.option import options
 from tests import levels, sweeps
@@ -55,10 +55,8 @@ def sweep(
 
 
 def test_every_operation_with_an_output_has_a_case() -> None:
-    for verb in OPERATIONS:
-        outputs = [
-            option for option in options(OPERATIONS.load(verb)) if option.flag.role == "output"
-        ]
+    for verb in VERBS:
+        outputs = [option for option in options(VERBS.load(verb)) if option.flag.role == "output"]
         words = [word for case in CASES.values() if case.verb == verb for word in case.words]
         for option in outputs:
             assert (option.name if option.flag.argument else option.spelling) in words, option

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +30,7 @@ from lmkcli.artifact.kinds import (
     WrittenFile,
     plain,
 )
+from lmkcli.catalog import ENGINES
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import NO_CALL, Call
 from lmkcli.system.atomic import atomic_file, make_folder, remove_abandoned, sync, temporary_name
@@ -49,7 +50,6 @@ _PACKAGES = (
     "faiss-cpu",
     "faiss-gpu",
     "bm25s",
-    "pyserini",
     "ir-measures",
     "pytrec-eval-terrier",
 )
@@ -75,7 +75,7 @@ def environment(call: Call = NO_CALL) -> Environment:
     return {
         "lmk": __version__,
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _packages() if (version := _version(name))},
         "machine": _machine(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": list(call.command),
@@ -106,6 +106,13 @@ def _gpus() -> list[str]:
         lines = path.read_text().splitlines()
         models += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
     return models
+
+
+def _packages() -> Iterator[str]:
+    """The packages of the core, then those of the engines."""
+    yield from _PACKAGES
+    for row in ENGINES.values():
+        yield from row.package.split()
 
 
 @cache

@@ -21,9 +21,10 @@ _CATALOGS = (
     "source",
     "poolers",
     "models",
-    "indexes",
+    "engines",
+    "readers",
     "formats",
-    "objectives",
+    "losses",
     "pretexts",
     "caches",
 )
@@ -63,8 +64,8 @@ def _catalogs_and_collections(prefix: str) -> list[str]:
 _BY_FIELD: dict[str, Completer] = {
     "pool": among(["auto", *catalog.POOLERS]),
     "pools": among(["auto", *catalog.POOLERS]),
-    "kind": among([kind for kind in catalog.INDEXES if kind != "exact"]),
-    "loss": among(catalog.OBJECTIVES),
+    "kind": among([kind for kind in catalog.ENGINES if kind != "exact"]),
+    "loss": among(catalog.LOSSES),
     "objective": among(catalog.PRETEXTS),
     "measure": among(MEASURES),
     "store_dtype": among(catalog.CODECS),

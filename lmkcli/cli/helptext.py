@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.verbs import start, verbs
 
 # The base class of the parser's errors. typer exports only one of its subclasses.
@@ -100,7 +100,7 @@ class VerbCommand(TyperCommand):
                 for name in brief
             ]
             _sections(out, {f"More flags ({ctx.command_path} {HELP_ALL} explains them)": others})
-        if verb := OPERATIONS.get(str(ctx.info_name)):
+        if verb := VERBS.get(str(ctx.info_name)):
             lines = "".join(f"\n  {line}" for line in verb.examples)
             out.print(Text.assemble(("\nExamples", "bold"), lines), soft_wrap=True)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from lmkcli import __version__
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli import console
 from lmkcli.cli.exits import exit_codes
 from lmkcli.cli.helptext import ParsingError, VerbCommand, VerbGroup
@@ -26,7 +26,7 @@ class Commands(Mapping[str, Any]):
     """Verb -> command. A command is created on first use: `lmk show` does not import `lmk train`."""
 
     def __getitem__(self, verb: str) -> Any:
-        if verb not in OPERATIONS:
+        if verb not in VERBS:
             raise KeyError(verb)
         return _command(verb)
 
@@ -34,7 +34,7 @@ class Commands(Mapping[str, Any]):
         return iter(verbs())
 
     def __len__(self) -> int:
-        return len(OPERATIONS)
+        return len(VERBS)
 
 
 @cache
@@ -42,7 +42,7 @@ def _command(verb: str) -> Any:
     from lmkcli.cli.adapter import command
 
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    run = command(OPERATIONS.load(verb))
+    run = command(VERBS.load(verb))
     app.command(verb, cls=VerbCommand, context_settings=HELP)(run)
     return typer.main.get_command(app)
 
@@ -55,7 +55,7 @@ class Lmk(VerbGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names. Raises UsageError with a suggestion for other words."""
-        if args[0] not in OPERATIONS and not args[0].startswith("-"):
+        if args[0] not in VERBS and not args[0].startswith("-"):
             from lmkcli.cli import usage
 
             raise UsageError(usage.unknown_command(args[0]))

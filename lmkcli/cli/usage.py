@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.verbs import meant
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option, options
@@ -50,7 +50,7 @@ def unknown_command(name: str) -> str:
     lines = meant()
     if name in lines:
         return f"lmk has no command '{name}'; use {lines[name]}"
-    near = get_close_matches(name, [*OPERATIONS, *lines], n=1)
+    near = get_close_matches(name, [*VERBS, *lines], n=1)
     if near:
         return f"lmk has no command '{name}'; did you mean {lines.get(near[0], f'lmk {near[0]}')}?"
     return f"lmk has no command '{name}'; 'lmk --help' lists the commands"
@@ -73,7 +73,7 @@ def advice(kind: Kind | None, flag: str) -> str:
     spellings = {each: option for option in own for each in _spellings(option)}
     if near := get_close_matches(word, spellings, n=1, cutoff=_NEAR):
         return f"did you mean {_written(spellings[near[0]])}?"
-    elsewhere = [f"lmk {verb}" for verb in OPERATIONS if verb != kind.verb and _has(verb, word)]
+    elsewhere = [f"lmk {verb}" for verb in VERBS if verb != kind.verb and _has(verb, word)]
     if elsewhere:
         return f"it is a flag of {', '.join(elsewhere)}"
     return f"'lmk {kind.verb} --help-all' lists its flags"
@@ -101,7 +101,7 @@ def _spellings(option: Option) -> Iterator[str]:
 
 def _has(verb: str, word: str) -> bool:
     """Whether a command has a flag of this spelling."""
-    kind = OPERATIONS.load(verb)
+    kind = VERBS.load(verb)
     return any(word in _spellings(option) for option in options(kind))
 
 
@@ -120,7 +120,7 @@ def _example(kind: Kind, option: Option) -> str:
     """Show how to write a required option: its values, or an example command line that uses it."""
     if option.choices:
         return f"write {option.spelling} {option.expected}"
-    examples = OPERATIONS[kind.verb].examples
+    examples = VERBS[kind.verb].examples
     words = {option.spelling, option.flag.short}
     fitting = [line for line in examples if words & {*line.split()}]
     return f"for instance: {(fitting or examples)[0]}"

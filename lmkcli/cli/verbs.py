@@ -2,7 +2,7 @@
 
 import re
 
-from lmkcli.catalog import OPERATIONS, VerbRow
+from lmkcli.catalog import VERBS, VerbRow
 
 _START = """\
 lmk: dense retrieval over documents of any length. Six commands to start with:
@@ -24,7 +24,7 @@ _GROUPS = ("Prepare", "Search", "Evaluate", "Train", "Inspect")
 
 def verbs() -> dict[str, VerbRow]:
     """All commands by name, in the order of the help page."""
-    rows = OPERATIONS.values()
+    rows = VERBS.values()
     order = [*_GROUPS, *(row.group for row in rows)]
     return {row.name: row for row in sorted(rows, key=lambda row: order.index(row.group))}
 
@@ -32,12 +32,12 @@ def verbs() -> dict[str, VerbRow]:
 def start() -> str:
     """The first commands to try: what `lmk` prints without arguments."""
     commands = ((re.match(r"  lmk (\w+)", line), line) for line in _START.split("\n"))
-    return "\n".join(line for found, line in commands if not found or found[1] in OPERATIONS)
+    return "\n".join(line for found, line in commands if not found or found[1] in VERBS)
 
 
 def meant() -> dict[str, str]:
     """Words of other tools -> the command to use. Errors about unknown commands suggest it."""
-    return _MEANT | {word: line for row in OPERATIONS.values() for word, line in row.meant}
+    return _MEANT | {word: line for row in VERBS.values() for word, line in row.meant}
 
 
 # Words of other tools -> the command to use. Errors about unknown commands suggest it.
@@ -71,7 +71,7 @@ _MEANT = {
     "distill": "lmk train --loss kl",
     "mine": "lmk search; lmk train reads its run as negatives",
     "info": "lmk show",
-    "list": "lmk show sources, readers, poolers, models, indexes, objectives or pretexts",
+    "list": "lmk show sources, readers, poolers, models, engines, losses or pretexts",
     "inspect": "lmk show",
     "check": "lmk verify (an artifact) or lmk doctor (this machine)",
     "reproduce": "lmk repro",

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE, Collection, Doc, Shard
 from lmkcli.data.known_collections import facts_of
-from lmkcli.encoding.artifacts import open_job
 from lmkcli.encoding.encoder import BatchRunner, Encoder, open_encoder
 from lmkcli.encoding.jobs import CollectionJob, tokens_identity
+from lmkcli.encoding.shard_run import open_job
 from lmkcli.encoding.token_stream import token_stream, tokenized
 from lmkcli.progress import Progress, Report
 from lmkcli.spec.recipe import EncoderConfig

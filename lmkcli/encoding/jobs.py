@@ -160,14 +160,13 @@ def describe_job(job: CollectionJob) -> Iterator[str]:
     unit = f", a vector for each {doc.unit}" if doc.unit != "doc" else ""
     window = f", window {doc.window}" if doc.window != "full" else ""
     window += f" overlap {doc.overlap}" if doc.overlap else ""
-    window += ", the sum of windows" if doc.sum_windows else ""
     window += f" after its context ({doc.context})" if doc.context else ""
     yield (
         f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
         f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"
         f"{', padded to full length' if doc.pad_to_max else ''}, {doc.similarity}"
         f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} dimensions' if doc.dim else ''}"
-        f"{f', {doc.top_terms} terms' if doc.top_terms else ''}"
+        f"{''.join(f', {name} {value}' for name, value in doc.settings.items())}"
     )
     if doc.prompt or query.prompt:
         yield f"prompts: documents {doc.prompt!r}, queries {query.prompt!r}"

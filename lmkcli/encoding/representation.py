@@ -111,6 +111,10 @@ class Representation(ABC, Generic[AnyRows]):
     def check(self, unit: str, window: Window, options: RecipeOptions) -> None:
         """Raise UsageError for options without an effect on such vectors."""
 
+    def settings(self, options: RecipeOptions, query: bool) -> dict[str, bool | int]:
+        """Return the settings of the pooler for one side (`EncoderConfig.settings`)."""
+        return {}
+
     def declared(self, folder: ModelFolder) -> ModelFolder:
         """Return the declarations of a folder for such vectors. Raises UsageError if it cannot make them."""
         return folder

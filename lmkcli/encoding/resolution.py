@@ -17,7 +17,14 @@ from lmkcli.errors import UsageError
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
 from lmkcli.models.model_folder import NO_LIMIT, TRANSFORMER, WORD_WEIGHTS, ModelFolder
 from lmkcli.pooling.table import Pooler, concatenated
-from lmkcli.spec.recipe import ROTARY, EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.recipe import (
+    POOLER_OPTIONS,
+    ROTARY,
+    EncoderConfig,
+    Recipe,
+    RecipeOptions,
+    setting_names,
+)
 from lmkcli.spec.values import (
     FULL,
     NO_OVERLAP,
@@ -282,8 +289,7 @@ def resolve(
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
         keep_space=_keeps_space(folder, pooler, representation),
         dim=options.dim or (0 if representation.of_terms else folder.dim),
-        sum_windows=bool(options.sum_windows),
-        top_terms=options.top_terms or 0,
+        settings=representation.settings(options, query=False),
         normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",
     )
@@ -296,8 +302,7 @@ def resolve(
         window=FULL,
         overlap=NO_OVERLAP,
         context="",
-        sum_windows=False,
-        top_terms=options.query_top_terms or 0,
+        settings=representation.settings(options, query=True),
         static=representation.has_table(folder),
     )
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
@@ -361,11 +366,11 @@ def _keeps_space(folder: ModelFolder, pooler: Pooler, representation: Representa
 
 def _check_settings(options: RecipeOptions, pool: str) -> None:
     """Raise UsageError for an option that belongs to other poolers (`PoolerRow.settings`)."""
-    own = catalog.pooler_row(pool).settings
-    rows = catalog.POOLERS.values()
-    for name in dict.fromkeys(name for row in rows for name in row.settings if name not in own):
-        if getattr(options, name):
-            users = [row.name for row in rows if name in row.settings]
+    groups = {row.name: setting_names(row.name) for row in catalog.POOLERS.values()}
+    own = setting_names(pool)
+    for name in POOLER_OPTIONS:
+        if name not in own and getattr(options, name):
+            users = [pooler for pooler, names in groups.items() if name in names]
             raise UsageError(
                 f"--{name.replace('_', '-')} has no effect with --pool {pool}, only with --pool "
                 f"{', '.join(users)}; drop it"

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import Encoder, open_encoder, open_query_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.encoding.resolution import ResolvedRecipe, representation_of, resolve
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.encoding.token_stream import tokenized
 from lmkcli.errors import DataError
 from lmkcli.progress import Report

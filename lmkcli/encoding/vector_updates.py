@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
-from lmkcli.encoding import artifacts
-from lmkcli.encoding.artifacts import vectors_target, write_vectors
+from lmkcli.encoding import shard_run
 from lmkcli.encoding.encoder import encode_stream
 from lmkcli.encoding.jobs import CollectionJob
+from lmkcli.encoding.shard_run import vectors_target, write_vectors
 from lmkcli.encoding.token_stream import token_stream
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
@@ -53,10 +53,10 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
     settings than those of the folder, and Stopped if another process is updating it.
     """
     source, origin = _check_source(job, folder), job.origin
-    settings = artifacts.with_folder_dtype(job.settings, folder)
-    encoder = artifacts.open_job(job, settings)
-    described = artifacts.vectors_manifest(job, encoder, settings, report.call)
-    manifest.claim(folder, artifacts.as_started(described, folder))
+    settings = shard_run.with_folder_dtype(job.settings, folder)
+    encoder = shard_run.open_job(job, settings)
+    described = shard_run.vectors_manifest(job, encoder, settings, report.call)
+    manifest.claim(folder, shard_run.as_started(described, folder))
     with locked(folder):
         part_writer.remove_abandoned_parts(folder, UPDATES)
         before = _current(folder)
@@ -94,7 +94,7 @@ def _check_source(job: CollectionJob, folder: Path) -> Collection:
         )
     if job.shard != WHOLE:
         raise UsageError("an update reads the whole collection in one job; drop --shard")
-    then = artifacts.started(folder)
+    then = shard_run.started(folder)
     if then and then.shards > 1 and parts.read_state(folder, then.shards).unfinished:
         raise UsageError(f"{folder} is not complete; finish its {then.shards} shards first")
     return job.source

@@ -218,12 +218,12 @@ class Encode(
                 contexts=bool(job.resolved.recipe.doc.context),
             )
         from lmkcli.encoding import (  # imports torch: only after all checks
-            artifacts,
+            shard_run,
             vector_updates,
         )
 
         if destination.replaces:
-            artifacts.open_job(job)
+            shard_run.open_job(job)
         folder = destination.prepare(report)
         changes: VectorUpdate | None = None
         work: EncodingWork | None = None
@@ -231,7 +231,7 @@ class Encode(
             if destination.updates:
                 changes = vector_updates.run_update(job, folder, running)
             else:
-                work = artifacts.run_encode(job, folder, running)
+                work = shard_run.run_encode(job, folder, running)
         note_skipped(report, job.source)
         if missing := jobs.count_missing(job, folder):
             report.note(f"{self.source} lacks {counted(missing, 'document')} of {self.only}")

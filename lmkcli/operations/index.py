@@ -18,6 +18,7 @@ from lmkcli.operations.options import (
 from lmkcli.progress import Report
 from lmkcli.retrieval.engines.index_settings import ENGINE_SETTINGS, IndexSettings, settings_of
 from lmkcli.retrieval.engines.kind_setting import KindSettings
+from lmkcli.retrieval.lexical.lexical_settings import LEXICAL_KINDS
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
 from lmkcli.spec.result import Result, Table
@@ -89,7 +90,7 @@ class BuildIndex(Operation[Built], OutputOptions, IndexSettings):
     source: Annotated[
         str,
         Flag(
-            "A vectors folder; for bm25 and lucene a collection.",
+            f"A vectors folder; for {LEXICAL_KINDS} a collection.",
             argument=True,
             metavar="INPUT",
             role="collection",

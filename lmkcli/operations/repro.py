@@ -244,13 +244,13 @@ def _check(step: "LineageStep", trust: bool) -> None:
         raise DataError(
             f"{step.path} does not record which operation of lmk made it, so it cannot be reproduced"
         )
-    maker = catalog.OPERATIONS.get(str(record.get("operation")))
+    maker = catalog.VERBS.get(str(record.get("operation")))
     if maker is None or not maker.makes:
         raise DataError(
             f"{step.path} records 'lmk {str(record.get('operation'))[:40]}', which makes no artifact; its "
             "manifest was changed"
         )
-    engine = catalog.INDEXES.get(str(record.get("kind")))
+    engine = catalog.ENGINES.get(str(record.get("kind")))
     if engine and engine.variant == "database":
         raise DataError(
             f"the vectors of {step.path} are in a database outside of its folder (--kind {engine.name}), to "

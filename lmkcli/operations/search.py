@@ -25,7 +25,7 @@ from lmkcli.progress import SILENT, Report
 from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table, columns_of, html_of
-from lmkcli.spec.settings import Flag, Settings, composed
+from lmkcli.spec.settings import Flag, Settings, composed, declared_groups
 from lmkcli.spec.signature import with_settings
 from lmkcli.spec.values import NO_LIMIT, Shard, Size, check_utf8
 from lmkcli.system.output_streams import is_stream
@@ -529,18 +529,15 @@ def searchables() -> "list[Searchable]":
     return [catalog.SEARCHABLES.load(row.name) for row in rows]
 
 
-def _settings_of_searchables() -> Iterator[type[Settings]]:
-    rows = (row for row in catalog.SEARCHABLES.values() if row.settings)
-    yield from (catalog.load(row, f"searchable '{row.name}'", row.settings) for row in rows)
-
-
 if TYPE_CHECKING:
 
     class SearchableOptions(Settings):
         """The settings of all searchables."""
 
 else:
-    SearchableOptions = composed("SearchableOptions", *_settings_of_searchables())
+    SearchableOptions = composed(
+        "SearchableOptions", *declared_groups(catalog.SEARCHABLES).values()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,9 @@ CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
     "readers": (catalog.READERS,),
     "poolers": (catalog.POOLERS,),
     "models": (catalog.MODELS, catalog.CROSS_ENCODERS),
-    "indexes": (catalog.INDEXES,),
+    "engines": (catalog.ENGINES,),
     "formats": (catalog.IMPORTERS, catalog.EXPORTERS),
-    "objectives": (catalog.OBJECTIVES,),
+    "losses": (catalog.LOSSES,),
     "pretexts": (catalog.PRETEXTS,),
 }
 _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
@@ -120,9 +120,8 @@ class Show(Operation[Result]):
     what: Annotated[
         str,
         Flag(
-            "An artifact, a model, a run, a score log, results of a grid, a collection or a group; a "
-            "catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts, measures; "
-            "or caches.",
+            f"{', '.join(['An artifact', 'a model', 'a run', 'a score log', *catalog.DESCRIBERS])}, "
+            f"a collection or a group; a catalog: {', '.join([*CATALOGS, MEASURES])}; or {CACHES}.",
             argument=True,
             metavar="WHAT",
         ),
@@ -130,8 +129,8 @@ class Show(Operation[Result]):
     name: Annotated[
         str | None,
         Flag(
-            "After 'sources' a group, such as beir; after 'source' a collection; after results of a "
-            "grid a cell.",
+            "After 'sources' a group, such as beir; after 'source' a collection; after results with "
+            "several parts, a part.",
             argument=True,
             metavar="[NAME]",
         ),

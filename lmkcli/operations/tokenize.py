@@ -15,7 +15,7 @@ from lmkcli.operations.options import (
 )
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.recipe import Model, RecipeOptions
+from lmkcli.spec.recipe import POOLER_OPTIONS, Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import EncodeSettings, Flag
 from lmkcli.text.formatting import counted
@@ -160,7 +160,8 @@ class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions
     # A tokens folder contains no queries and no vectors. lmk encode tokenizes the contexts of chunks.
     unused: ClassVar[tuple[str, ...]] = (
         *("context", "extend", "pad_to_max", "query_max_length", "query_prompt"),
-        *("dim", "normalize", "query_top_terms"),
+        *("dim", "normalize"),
+        *(name for name in POOLER_OPTIONS if name.startswith("query_")),
     )
 
     source: Annotated[
@@ -212,10 +213,10 @@ class Tokenize(Operation[Tokenized], NewOutput, CollectionOptions, RecipeOptions
         for line in job.source_notes():
             report.note(line)
         folder = destination.prepare(report)
-        from lmkcli.encoding import artifacts  # imports torch: only after all checks
+        from lmkcli.encoding import shard_run  # imports torch: only after all checks
 
         with report.job("tokenize") as running:
-            artifacts.run_tokenize(job, folder, running)
+            shard_run.run_tokenize(job, folder, running)
         note_skipped(report, job.source)
         tokens = Tokens(folder)
         if job.shard.count == 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from lmkcli.operations.options import Destination, NewOutput, output_flag
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.recipe import Model, RecipeOptions
+from lmkcli.spec.recipe import POOLER_OPTIONS, Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
 from lmkcli.text.formatting import counted, duration, size
@@ -151,7 +151,7 @@ class Train(Operation[Trained], ModelOutput, DevSettings, TrainSettings, RecipeO
     # The layout of a sentence-transformers folder cannot store these.
     unused: ClassVar[tuple[str, ...]] = (
         *("overlap", "context", "pad_to_max", "dim"),
-        *("sum_windows", "top_terms", "query_top_terms"),
+        *POOLER_OPTIONS,
     )
 
     sources: Annotated[

@@ -160,5 +160,5 @@ class Engine(ABC, Generic[AnyInput]):
 
 def engine_of(kind: str) -> type[Engine[Any]]:
     """Return the engine of an index kind. Raises MissingExtra if its library is not installed."""
-    engine: type[Engine[Any]] = catalog.INDEXES.load(catalog.engine_row(kind).name)
+    engine: type[Engine[Any]] = catalog.ENGINES.load(catalog.engine_row(kind).name)
     return engine

@@ -146,7 +146,7 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
     Raises DataError for anything else.
     """
     if isinstance(given, Path) and (engine := foreign_engine(given)):
-        foreign: Index = catalog.INDEXES.load(engine).open_foreign(given, settings)
+        foreign: Index = catalog.ENGINES.load(engine).open_foreign(given, settings)
         return foreign
     opened: Artifact[Manifest] = open_artifact(given, VectorsManifest, IndexManifest)
     if not isinstance(opened.manifest, IndexManifest):
@@ -179,7 +179,7 @@ def foreign_engine(folder: Path) -> str:
     """The engine whose library made the index in a folder without a manifest; empty if none did."""
     if (folder / manifest.NAME).is_file():
         return ""
-    rows = catalog.INDEXES.items()
+    rows = catalog.ENGINES.items()
     return next((name for name, row in rows if row.foreign and any(folder.glob(row.foreign))), "")
 
 

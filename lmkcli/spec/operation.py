@@ -12,7 +12,7 @@ from inspect import Signature
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from lmkcli.catalog import OPERATIONS, source_name
+from lmkcli.catalog import VERBS, source_name
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.spec.option import Option, members, options
@@ -263,12 +263,12 @@ class Operation(Settings, Generic[Result]):
 def operation_kind(record: Mapping[str, Any]) -> type[Operation[Any]]:
     """The class of a recorded operation. Raises DataError for a name that is unknown to this lmk."""
     name = record.get("operation")
-    if not isinstance(name, str) or name not in OPERATIONS:
+    if not isinstance(name, str) or name not in VERBS:
         raise DataError(
             f"the record names the operation {str(name)[:40]!r}, which this lmk does not have; install the "
             "version of lmk that wrote it"
         )
-    kind: type[Operation[Any]] = OPERATIONS.load(name)
+    kind: type[Operation[Any]] = VERBS.load(name)
     return kind
 
 
@@ -279,7 +279,7 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
     Returns nothing for records of unknown operations. Raises DataError for values that are not text.
     """
     name = record.get("operation")
-    if not isinstance(name, str) or name not in OPERATIONS:
+    if not isinstance(name, str) or name not in VERBS:
         return {}
     found: dict[str, list[str]] = {}
     for option in options(operation_kind(record)):

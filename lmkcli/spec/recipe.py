@@ -5,11 +5,11 @@ model.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from lmkcli.catalog import pooler_row
+from lmkcli.catalog import POOLERS, pooler_row
 from lmkcli.errors import DataError, UsageError
-from lmkcli.spec.settings import Flag, Settings, TrustRemoteCode
+from lmkcli.spec.settings import Flag, Settings, TrustRemoteCode, composed, declared_groups
 from lmkcli.spec.values import (
     FULL,
     NO_OVERLAP,
@@ -32,9 +32,9 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
-_RECORDED_IF_USED = (
+_RECORDED_IF_USED: tuple[tuple[str, Any], ...] = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    *(("sum_windows", False), ("top_terms", 0), ("static", False), ("keep_space", False)),
+    *(("settings", {}), ("static", False), ("keep_space", False)),
 )
 Model = Annotated[
     str,
@@ -74,7 +74,9 @@ class EncoderConfig:
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: add EOS after the content if the tokenizer does not
-    pad_to_max: bool = False  # whether inputs are padded to full length (M2-BERT reads padding)
+    pad_to_max: bool = (
+        False  # whether inputs are padded to full length, because the model reads padding
+    )
     # the landmark of a folder with sentence-transformers' LandmarkTransformer, which places texts by its own
     # rules (`make_placer`)
     landmark_token: Number | None = None
@@ -86,10 +88,10 @@ class EncoderConfig:
     expansion: Number | None = None
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
-    sum_windows: bool = False  # sparse vectors: whether windows are added, or their maximum taken
-    top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
+    # the settings of the pooler, for this side (`PoolerRow.settings`); only those that are used
+    settings: dict[str, bool | Number] = field(default_factory=dict, hash=False)
     keep_space: bool = False  # whether white space at the ends of a text is tokenized
-    static: bool = False  # sparse queries: weights of a table, without the model
+    static: bool = False  # queries: from a table of the model folder, without the model
     normalize: bool = True
     similarity: Similarity = "cosine"
 
@@ -179,8 +181,8 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions(Settings):
-    """The flags of a recipe. If a field is None, the model folder determines the setting."""
+class SharedRecipeOptions(Settings):
+    """The flags of a recipe that all poolers have."""
 
     panel: ClassVar[str] = "Recipe"
     model: Model = ""
@@ -189,8 +191,8 @@ class RecipeOptions(Settings):
     pool: Annotated[
         str,
         Flag(
-            "auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade for "
-            "sparse vectors.",
+            "auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or another "
+            "(lmk show poolers).",
             often=True,
             aliases="--pooling --pooler",
             suggest_for="--pooling-mode --pooling-method",
@@ -235,13 +237,6 @@ class RecipeOptions(Settings):
             suggest_for="--stride --doc-stride",
         ),
     ] = None
-    sum_windows: Annotated[
-        bool | None,
-        Flag(
-            "Sparse vectors: add the weights of a term in all windows, instead of their maximum.",
-            suggest_for="--window-aggregation",
-        ),
-    ] = None
     context: Annotated[
         str | None,
         Flag(
@@ -258,7 +253,7 @@ class RecipeOptions(Settings):
     ] = None
     pad_to_max: Annotated[
         bool | None,
-        Flag("M2-BERT: pad every input to the full length of the model, as its authors did."),
+        Flag("Models that read padding: pad every input to the full length of the model."),
     ] = None
     max_length: Annotated[
         int | None,
@@ -302,20 +297,6 @@ class RecipeOptions(Settings):
             suggest_for="--matryoshka --mrl",
         ),
     ] = None
-    top_terms: Annotated[
-        int | None,
-        Flag(
-            "Sparse vectors: number of terms of a document to keep, those of the largest weights.",
-            min=1,
-            shown="all",
-            aliases="--max-active-dims",
-            suggest_for="--prune --top-k-terms",
-        ),
-    ] = None
-    query_top_terms: Annotated[
-        int | None,
-        Flag("Sparse vectors: number of terms of a query to keep.", min=1, shown="all"),
-    ] = None
     normalize: Annotated[
         bool | None,
         Flag(
@@ -333,3 +314,28 @@ class RecipeOptions(Settings):
         if self.pool != "auto":
             for name in self.pool.split("+"):
                 pooler_row(name)
+
+
+POOLER_GROUPS = declared_groups(POOLERS)  # the flags of poolers that have some of their own
+POOLER_OPTIONS = tuple(
+    dict.fromkeys(each.name for group in POOLER_GROUPS.values() for each in fields(group))  # type: ignore[arg-type]
+)
+
+if TYPE_CHECKING:
+
+    class PoolerOptions(Settings):
+        """The flags of all poolers that have some."""
+
+else:
+    PoolerOptions = composed("PoolerOptions", *POOLER_GROUPS.values())
+
+
+def setting_names(pool: str) -> frozenset[str]:
+    """Return the names of the flags that a pooler has in addition to those that all poolers share."""
+    group = POOLER_GROUPS.get(pooler_row(pool).settings)
+    return frozenset(each.name for each in fields(group)) if group else frozenset()  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(PoolerOptions, SharedRecipeOptions):
+    """The flags of a recipe. If a field is None, the model folder determines the setting."""

@@ -98,7 +98,24 @@ def composed(name: str, *groups: type[Settings]) -> type[Settings]:
                     f"{field.name}; rename one of them"
                 )
     text = {"__doc__": "The settings of several groups.", "__module__": __name__}
-    return make_dataclass(name, [], bases=groups, namespace=text, frozen=True, kw_only=True)
+    bases = tuple(
+        each
+        for each in groups
+        if not any(each is not other and issubclass(other, each) for other in groups)
+    )
+    return make_dataclass(name, [], bases=bases, namespace=text, frozen=True, kw_only=True)
+
+
+def declared_groups(
+    table: catalog.Catalog[Any], attribute: str = "settings"
+) -> dict[str, type[Settings]]:
+    """Return the groups of settings that the rows of a catalog name, by 'module:Class', each once."""
+    rows = {getattr(row, attribute): row for row in table.values()}
+    return {
+        target: catalog.load(row, f"{table.what} '{row.name}'", target)
+        for target, row in rows.items()
+        if target
+    }
 
 
 @cache

@@ -28,14 +28,14 @@ class Term(NamedTuple):
     @property
     def row(self) -> catalog.LossRow:
         """The row of the objective."""
-        return catalog.OBJECTIVES[self.name]
+        return catalog.LOSSES[self.name]
 
     def create(self, shared: Mapping[str, Any]) -> Any:
         """Create the objective. `shared` are the values of flags; those that it lacks are left out.
 
         Raises UsageError for a setting that the objective does not have, or for a wrong value.
         """
-        kind = catalog.OBJECTIVES.load(self.name)
+        kind = catalog.LOSSES.load(self.name)
         chosen = {name: shared[name] for name in self.row.settings if name in shared}
         types = get_type_hints(kind)
         known = [each.name for each in fields(kind)]
@@ -88,7 +88,7 @@ def _term(part: str, whole: str) -> Term:
             f"--loss {whole!r}: write objectives joined by '+', such as kl or margin-mse+0.5*kl, with "
             "settings after ':', such as triplet:margin=0.3"
         )
-    catalog.OBJECTIVES.check(name)
+    catalog.LOSSES.check(name)
     pairs = [pair.partition("=") for pair in settings.split(";")] if settings else []
     for key, equals, value in pairs:
         if not (key and equals and value):

@@ -60,7 +60,7 @@ def resolve_training(
     parsed = tuple(parse_source(each) for each in sources)
     for source in parsed:
         if source.blocks is not None:
-            raise UsageError(f"'{source.name}': blocks is for lmk pretrain; drop it")
+            raise UsageError(f"'{source.name}': blocks has no effect on examples; drop it")
     _check_positions(options)
     resolved = _resolve(with_first_gran(options), offline)
     doc = resolved.recipe.doc
@@ -199,7 +199,7 @@ def _check_batch(settings: TrainSettings) -> None:
         term.name for term in LossNotation.parse(settings.loss).terms if not term.row.single
     ]
     if settings.batch_size == 1 and contrasting:
-        single = ", ".join(name for name, row in catalog.OBJECTIVES.items() if row.single)
+        single = ", ".join(name for name, row in catalog.LOSSES.items() if row.single)
         raise UsageError(
             f"--batch-size 1: --loss {contrasting[0]} contrasts a query with the passages of other queries; "
             f"raise it to 2 or more, or use a loss for single queries ({single})"

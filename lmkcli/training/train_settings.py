@@ -6,27 +6,34 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed
+from lmkcli.spec.settings import DeviceOption, Flag, Settings, composed, declared_groups
 from lmkcli.spec.values import AUTO, is_count
+
+# Flags whose defaults a kind of training may choose.
+BatchSize = Annotated[
+    int,
+    Flag(
+        "Queries or texts per batch, over all processes.",
+        min=1,
+        often=True,
+        suggest_for="--per-device-train-batch-size --train-batch-size",
+    ),
+]
+Batches = Annotated[
+    Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
+]
+LearningRate = Annotated[
+    float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
-    """The settings of every training loop; pre-training shares them."""
+    """The settings of every training loop, with the defaults of `lmk train`."""
 
     panel: ClassVar[str] = "Training"
-    batch_size: Annotated[
-        int,
-        Flag(
-            "Queries per batch, over all processes.",
-            min=1,
-            often=True,
-            suggest_for="--per-device-train-batch-size --train-batch-size",
-        ),
-    ] = 64
-    batches: Annotated[
-        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
-    ] = "source"
+    batch_size: BatchSize = 64
+    batches: Batches = "source"
     sampling_temperature: Annotated[
         float,
         Flag(
@@ -40,15 +47,13 @@ class LoopSettings(Settings):
     epochs: Annotated[
         float,
         Flag(
-            "Passes over the examples, unless --steps is given.",
+            "Passes over the data, unless --steps is given.",
             min=0,
             often=True,
             aliases="--num-train-epochs --num-epochs",
         ),
     ] = 1.0
-    lr: Annotated[
-        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
-    ] = 2e-5
+    lr: LearningRate = 2e-5
     warmup: Annotated[
         float,
         Flag(
@@ -146,13 +151,7 @@ class LoopSettings(Settings):
         return replace(self, save_every=self.steps + 1)
 
 
-def _pooler_groups() -> dict[str, type[Settings]]:
-    """The settings of training that the rows of poolers name, each once."""
-    rows = {row.train_settings: row for row in catalog.POOLERS.values() if row.train_settings}
-    return {name: catalog.load(row, f"pooler '{row.name}'", name) for name, row in rows.items()}
-
-
-POOLER_SETTINGS = _pooler_groups()
+POOLER_SETTINGS = declared_groups(catalog.POOLERS, "train_settings")
 
 if TYPE_CHECKING:
 
@@ -171,7 +170,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         str,
         Flag(
             "The objective, a sum such as kl+0.5*opl, or one with settings such as "
-            "kl:temperature=0.1 (lmk show objectives).",
+            "kl:temperature=0.1 (lmk show losses).",
             often=True,
             aliases="--objective",
             suggest_for="--loss-function",
@@ -239,7 +238,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         from lmkcli.training.losses import LossNotation  # imports msgspec
 
         used = LossNotation.parse(self.loss).flags
-        check_objective_settings(self, catalog.OBJECTIVES, f"--loss {self.loss}", used)
+        check_objective_settings(self, catalog.LOSSES, f"--loss {self.loss}", used)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,8 @@ from lmkcli.training.loop.development import Dev
 from lmkcli.training.loop.trainer import TrainingTask
 from lmkcli.training.loop.training_run import MACHINE, Start, budget
 from lmkcli.training.losses import LossNotation
-from lmkcli.training.objectives.matryoshka import Matryoshka
+from lmkcli.training.objectives.composed import Matryoshka, WeightedSum
 from lmkcli.training.objectives.objective import Objective
-from lmkcli.training.objectives.weighted_sum import WeightedSum
 from lmkcli.training.request import ResolvedTraining, check_found, published_model
 from lmkcli.training.step import trainable
 from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Regulariser, Teacher

@@ -127,7 +127,7 @@ def test_every_table_is_json_too(lmk: Lmk, chain: Path, tiny_model: Models, beir
     "what",
     [
         *("tokens", "vectors", "hnsw", "bm25", "run.trec", "scores.jsonl"),
-        *("sources", "poolers", "models", "indexes", "objectives"),
+        *("sources", "poolers", "models", "engines", "losses"),
     ],
 )
 def test_show_is_json_too(lmk: Lmk, chain: Path, what: str) -> None:

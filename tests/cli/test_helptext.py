@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.main import app
 from lmkcli.cli.verbs import verbs
 
@@ -20,7 +20,7 @@ LONGEST = {
     "index": 74,
     "search": 104,
     "train": 128,
-    "pretrain": 105,
+    "pretrain": 106,
     "serve": 78,
     "": 70,
 }
@@ -34,7 +34,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_verb_has_its_line_and_its_group() -> None:
-    assert set(verbs()) == set(OPERATIONS)
+    assert set(verbs()) == set(VERBS)
     assert list(ROOT.commands) == list(verbs())
 
 

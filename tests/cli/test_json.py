@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.main import app
 from lmkcli.plugins.demo import demo
 from tests import sweeps
@@ -58,7 +58,7 @@ def parsed(words: list[str]) -> Any:
     "verb",
     [
         pytest.param(name, marks=[pytest.mark.slow] * (name == "grid"))
-        for name in OPERATIONS
+        for name in VERBS
         if name in FIRST
     ],
 )

@@ -6,20 +6,21 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from typer.main import get_command
 
 from lmkcli.artifact import manifest
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.main import app
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
 from lmkcli.spec.operation import Operation, operation_kind
-from lmkcli.spec.option import options
+from lmkcli.spec.option import options, split
+from lmkcli.spec.settings import Flag
 
 Lmk = Callable[..., Any]
 GROUP: Any = get_command(app)
@@ -68,9 +69,9 @@ def test_json_reads_back_as_the_same_operation(line: str) -> None:
     assert operation_kind(stored).from_json(stored) == operation
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", VERBS)
 def test_every_operation_declares_its_fields(name: str) -> None:
-    kind = OPERATIONS.load(name)
+    kind = VERBS.load(name)
     assert kind.verb == name
     assert kind.__doc__
     found = {option.name for option in options(kind)}
@@ -78,6 +79,18 @@ def test_every_operation_declares_its_fields(name: str) -> None:
     # settings that only Python can change, because the command line has no flag for them
     assert undeclared <= {"stopwords", "nprobe", "ef_search", "seed"}
     assert all(option.flag.help for option in options(kind))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_flag_is_declared_once(name: str) -> None:
+    """A subclass may have another default, but not another Flag, except for the output and the model."""
+    flags: dict[str, Flag] = {}
+    for group in reversed(VERBS.load(name).__mro__):
+        hints = get_type_hints(group, include_extras=True)
+        for field in vars(group).get("__annotations__", {}):
+            flag = next((mark for mark in split(hints[field])[1] if isinstance(mark, Flag)), None)
+            if flag and field not in ("if_exists", "model", "output"):
+                assert flags.setdefault(field, flag) is flag, f"{group.__name__}.{field}"
 
 
 def test_a_consent_is_never_stored_and_never_read() -> None:

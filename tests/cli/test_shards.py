@@ -14,8 +14,8 @@ import pytest
 from lmkcli.data.collection import Shard
 from lmkcli.data.fields import Fields
 from lmkcli.data.sources.file_collections import open_files
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.provenance.description import completion, ranges
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.cli.verbs import meant
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import options
 from tests.conftest import Lmk
 
-KINDS: dict[str, type[Operation[Any]]] = {v: OPERATIONS.load(v) for v in OPERATIONS}
+KINDS: dict[str, type[Operation[Any]]] = {v: VERBS.load(v) for v in VERBS}
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_an_unknown_command_suggests_one(lmk: Lmk, word: str, suggestion: str) -
 
 
 def test_every_suggested_command_exists() -> None:
-    assert not meant().keys() & {*OPERATIONS}
+    assert not meant().keys() & {*VERBS}
     for line in meant().values():
-        verbs = [word for word in line.replace("(", "").split() if word in OPERATIONS]
+        verbs = [word for word in line.replace("(", "").split() if word in VERBS]
         assert verbs or "--shard" in line or line in ("lmk COMMAND -h", "lmk --version"), line
 
 
@@ -114,7 +114,7 @@ def test_aliases_mean_the_flag_and_stay_out_of_help(lmk: Lmk) -> None:
     assert lmk(*words.split(), code=2).err == lmk(*plain.split(), code=2).err
     missing = "give a collection of queries"
     assert missing in lmk("search", "x", "--topk", 3, code=2).err
-    for verb in OPERATIONS:
+    for verb in VERBS:
         page = lmk(verb, "-h").out
         for option in options(KINDS[verb]):
             assert not {*option.flag.aliases.split()} & {*page.replace(",", " ").split()}

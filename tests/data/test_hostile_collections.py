@@ -143,7 +143,7 @@ def test_bombs_are_refused_before_they_take_memory(
 ) -> None:
     documents = "plugins.documents"
     for module in (
-        "data.archives",
+        f"{documents}.archives",
         f"{documents}.file_trees",
         "data.records",
         f"{documents}.document_folder",

@@ -21,7 +21,7 @@ SETUP = """
 import json, re, sys
 from pathlib import Path
 from lmkcli.encoding.forecast import forecast
-from lmkcli.encoding.artifacts import run_encode, run_tokenize
+from lmkcli.encoding.shard_run import run_encode, run_tokenize
 from lmkcli.encoding.jobs import plan
 from lmkcli.errors import Stopped
 from lmkcli.progress import Report

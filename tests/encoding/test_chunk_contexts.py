@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, doc_hash, join_chunks
-from lmkcli.encoding.artifacts import run_encode, run_tokenize
 from lmkcli.encoding.encoder import DocumentVectors, Encoder, open_encoder
 from lmkcli.encoding.forecast import forecast
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.shard_run import run_encode, run_tokenize
 from lmkcli.encoding.vector_updates import compact, run_update
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, UsageError

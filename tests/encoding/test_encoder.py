@@ -17,10 +17,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.encoding import encoder
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import BatchRunner, Encoder, open_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.models.transformer import Transformer
 from lmkcli.pooling.placement import PlacedBlock

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from lmkcli.data.collection import Query, open_collection
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import export_model, with_landmark_transformer
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions

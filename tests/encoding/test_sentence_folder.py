@@ -14,11 +14,11 @@ import torch
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportManifest
 from lmkcli.data.collection import Query, join_chunks, open_collection
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import ExportedModel, export_model, resolve_whole
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.spec.recipe import RecipeOptions

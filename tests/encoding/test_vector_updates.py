@@ -26,7 +26,7 @@ from lmkcli.data.collection import (
     Shard,
     doc_hash,
 )
-from lmkcli.encoding import artifacts, jobs, vector_updates
+from lmkcli.encoding import jobs, shard_run, vector_updates
 from lmkcli.encoding.encoder import DocumentVectors
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.encoding.resolution import resolve
@@ -164,7 +164,7 @@ def folder(
 ) -> Folder:
     vectors = np.random.default_rng(3).standard_normal((6000, 16)).astype(np.float32)
     table = Table(vectors)
-    monkeypatch.setattr(artifacts, "open_encoder", lambda *_: table)
+    monkeypatch.setattr(shard_run, "open_encoder", lambda *_: table)
     monkeypatch.setattr(vector_index, "open_query_encoder", lambda *_: table)
     return Folder(tmp_path / "v", tiny_model("bert"), table)
 
@@ -214,7 +214,7 @@ def test_a_folder_of_encode_can_be_updated(folder: Folder, shards: int) -> None:
     for number in range(shards):
         job = folder.job(docs(30 * number // shards, 30 * (number + 1) // shards))
         one = CollectionJob(Whole(job.source), job.resolved, EXACT, Shard(number, shards))
-        artifacts.run_encode(one, folder.path)
+        shard_run.run_encode(one, folder.path)
     assert folder.contents() == docs(0, 30)
     assert folder.update(docs(5, 35)) == VectorUpdate(1, 25, 5, 5)
     assert folder.contents() == docs(5, 35)
@@ -236,7 +236,7 @@ class Whole(Given):
 def test_unfinished_shards_are_not_updated(folder: Folder) -> None:
     job = folder.job(docs(0, 5))
     one = CollectionJob(Whole(job.source), job.resolved, EXACT, Shard(0, 2))
-    artifacts.run_encode(one, folder.path)
+    shard_run.run_encode(one, folder.path)
     with pytest.raises(UsageError, match="finish its 2 shards first"):
         folder.update(docs(0, 9))
 
@@ -258,10 +258,10 @@ def test_a_duplicate_of_an_encoded_document_is_refused(folder: Folder) -> None:
 def test_encode_does_not_change_an_updated_folder(folder: Folder) -> None:
     folder.update(docs(0, 10))
     folder.update(docs(0, 12))
-    artifacts.run_encode(folder.job(docs(0, 12)), folder.path)
+    shard_run.run_encode(folder.job(docs(0, 12)), folder.path)
     assert folder.table.encoded == 12
     with pytest.raises(Mismatch, match="has changed since"):
-        artifacts.run_encode(folder.job(docs(0, 13)), folder.path)
+        shard_run.run_encode(folder.job(docs(0, 13)), folder.path)
 
 
 def test_the_next_update_uses_the_documents_of_a_stopped_one(folder: Folder) -> None:
@@ -528,7 +528,7 @@ def test_each_round_equals_a_full_rebuild(
         current = edited(current, number)
         job = jobs.plan(str(write(path, current)), RecipeOptions(model=model), EXACT, WHOLE)
         run_update(job, tmp_path / "v")
-        artifacts.run_encode(job, tmp_path / f"full{round_}")
+        shard_run.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 4:
             compact(tmp_path / "v", 0)
         update_faiss(Vectors(tmp_path / "v"), tmp_path / "i", FaissSettings())
@@ -595,7 +595,7 @@ def test_readers_always_see_one_generation(
         return [int(word) for word in report.read_text().split()] if report.exists() else [0, 0]
 
     with pytest.MonkeyPatch.context() as patch, open(errors, "wb") as err:
-        patch.setattr(artifacts, "open_encoder", lambda *_: WordTable(folder.table.vectors))
+        patch.setattr(shard_run, "open_encoder", lambda *_: WordTable(folder.table.vectors))
         update(current)
         reports = [tmp_path / "one", tmp_path / "two"]
         readers = [

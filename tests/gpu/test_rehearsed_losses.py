@@ -55,11 +55,11 @@ def vectors(texts: int, late: bool, dtype: torch.dtype) -> Embedded:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("late", [False, True], ids=["single", "late"])
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_objectives(name: str, late: bool, dtype: torch.dtype) -> None:
     if late and name in ("opl", "prediction"):
         pytest.skip("needs one vector per text")
-    objective: Objective = catalog.OBJECTIVES.load(name)()
+    objective: Objective = catalog.LOSSES.load(name)()
     with rehearsed(nn.Module()):
         facts = FACTS.to(CUDA)
         loss = objective(vectors(3, late, dtype), vectors(5, late, dtype), facts)
@@ -118,7 +118,7 @@ def check_gradients(module: nn.Module) -> None:
 
 
 CASES = levels.pairs(
-    loss=tuple(catalog.OBJECTIVES),
+    loss=tuple(catalog.LOSSES),
     pool=("mean", "lmk", "late"),
     dtype=("fp32", "bf16"),
     lora=(0, 2),
@@ -145,7 +145,7 @@ def test_a_step_of_training(
     )
     folder = pylate() if late else tiny_model("bert")
     step, forward, batch = step_of(folder, tmp_path, pool, settings)
-    objective: Objective = catalog.OBJECTIVES.load(loss)()
+    objective: Objective = catalog.LOSSES.load(loss)()
     made = replace(step, objective=objective)(forward, batch)
     assert made.total.device == CUDA
     assert made.total.dtype == torch.float32

@@ -39,16 +39,19 @@ DOCS = 640  # enough to train 16 centroids
 CPU = OpenSettings(device="cpu")
 
 # A package with one engine: brute force over a file of vectors. It uses the public interface alone.
+ROWS_OF_BRUTE = """
+from lmkcli.catalog import EngineRow
+
+ROWS = (EngineRow("brute", "lmk_brute_engine:Brute", "brute force", variant="vectors"),)
+"""
+
 BRUTE = """
 import numpy as np
 
-from lmkcli.catalog import EngineRow
 from lmkcli.retrieval.vectors.vector_engine import NearestEngine
 from lmkcli.retrieval.vectors.vector_search import OpenedEngine
 from lmkcli.retrieval.vectors.vector_search import Candidates
 from lmkcli.retrieval.engine import Appended
-
-ROWS = (EngineRow("brute", "lmk_brute:Brute", "brute force", variant="vectors"),)
 
 
 def stored(vectors):
@@ -246,7 +249,8 @@ def search(folder: Path, k: int) -> dict[str, tuple[list[str], list[float]]]:
 def foreign_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Install a package with an engine for the tests of this file."""
     site = tmp_path_factory.mktemp("site")
-    (site / "lmk_brute.py").write_text(BRUTE)
+    (site / "lmk_brute.py").write_text(ROWS_OF_BRUTE)
+    (site / "lmk_brute_engine.py").write_text(BRUTE)
     info = site / "lmk_brute-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lmk-brute\nVersion: 1.0\n")
@@ -302,7 +306,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_every_engine_of_the_catalog_is_tested() -> None:
-    buildable = {name for name, row in catalog.INDEXES.items() if row.variant}
+    buildable = {name for name, row in catalog.ENGINES.items() if row.variant}
     assert buildable <= {case.kind for case in CASES}
 
 

@@ -17,9 +17,9 @@ from lmkcli.artifact import manifest
 from lmkcli.catalog import engine_row
 from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
-from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import DocumentVectors, encode_stream
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.shard_run import vectors_target, write_vectors
 from lmkcli.encoding.token_stream import TokenStream
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
@@ -213,7 +213,7 @@ class Chain:
     """Real vectors of a real tiny model, in folders that may be moved."""
 
     def __init__(self, root: Path, model: Path) -> None:
-        from lmkcli.encoding import artifacts, jobs
+        from lmkcli.encoding import jobs, shard_run
         from tests import tiny
 
         self.model = shutil.copytree(model, root / "model")
@@ -221,7 +221,7 @@ class Chain:
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
         job = jobs.plan(str(collection), RecipeOptions(model=str(self.model)), settings, WHOLE)
-        artifacts.run_encode(job, self.vectors)
+        shard_run.run_encode(job, self.vectors)
         build_faiss(Vectors(self.vectors), self.index, FaissSettings())
 
     def answer(self, folder: Path | None = None, **settings: Any) -> Run:

@@ -9,7 +9,7 @@ import pytest
 
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import read_run, write_run
-from lmkcli.encoding import artifacts, jobs
+from lmkcli.encoding import jobs, shard_run
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.lookup import read_model
@@ -46,7 +46,7 @@ def encode(source: Path, model: Path, folder: Path, only: Path | None = None) ->
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
     job = jobs.plan(str(source), RecipeOptions(model=str(model)), settings, WHOLE)
     job = jobs.restricted_to_run(job, only) if only else job
-    artifacts.run_encode(job, folder)
+    shard_run.run_encode(job, folder)
     return folder
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import lmkcli
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.errors import LmkError
 from lmkcli.spec.option import options
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", VERBS)
 def test_the_signature_has_the_settings_in_plain_types(name: str) -> None:
-    kind = OPERATIONS.load(name)
+    kind = VERBS.load(name)
     found = inspect.signature(kind)
     assert set(found.parameters) == {option.name for option in options(kind)}
     assert "Flag" not in str(found)
@@ -36,9 +36,9 @@ def test_a_signature_names_the_types_that_people_pass() -> None:
     assert str(runs) == "runs: str | Path | Sequence[str | Path]"
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", VERBS)
 def test_the_docstring_explains_each_setting(name: str) -> None:
-    kind = OPERATIONS.load(name)
+    kind = VERBS.load(name)
     text = kind.__doc__
     assert text.startswith(kind.summary.partition("\n")[0])
     for option in options(kind):

@@ -14,8 +14,8 @@ from lmkcli.system.input_files import decode
 
 DOC = EncoderConfig(
     "w1", "t1", "models/a", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
-    pool_package="lmk-head 0.1.0", context="title", landmark_token=3, top_terms=9, static=True,
-    sum_windows=True,
+    pool_package="lmk-head 0.1.0", context="title", landmark_token=3, static=True,
+    settings={"top_terms": 9, "sum_windows": True},
     keep_space=True,
 )  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
@@ -49,7 +49,7 @@ def test_every_field_is_either_identity_or_place() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(EncoderConfig) if field.compare])
 def test_every_compared_field_makes_another_recipe(name: str) -> None:
     value = getattr(DOC, name)
-    others = {type(None): 7, tuple: (7,), bool: not value}
+    others = {type(None): 7, tuple: (7,), bool: not value, dict: {"top_terms": 8}}
     others |= {Granularity: "77", Window: "77", Overlap: "7c"}
     named = {"unit": "chunk", "context": "headings"}
     other = (

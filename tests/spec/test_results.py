@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import lmkcli
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.data.run import Ranking, Run
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Cell, Result, Table, html_of
@@ -38,9 +38,9 @@ def results_of(kind: Any) -> Any:
     return get_args(base)[0]
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", VERBS)
 def test_an_operation_returns_one_type(name: str) -> None:
-    found = results_of(OPERATIONS.load(name))
+    found = results_of(VERBS.load(name))
     assert get_origin(found) not in (Union, UnionType)
     assert found is type(None) or issubclass(found, Result)
 

@@ -9,8 +9,8 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
-from lmkcli.encoding.artifacts import vectors_target, write_vectors
 from lmkcli.encoding.encoder import DocumentVectors, encode_stream
+from lmkcli.encoding.shard_run import vectors_target, write_vectors
 from lmkcli.encoding.token_stream import TokenStream
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report

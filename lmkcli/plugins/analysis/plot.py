@@ -121,7 +121,7 @@ class Plot(Operation[Plotted]):
 
     def _training(self, folders: list[Path], path: Path) -> Plotted:
         from lmkcli.evaluation.results import headings
-        from lmkcli.provenance import traininglog
+        from lmkcli.plugins.analysis import traininglog
 
         given = {"x": self.x, "measure": self.measure, "by": self.by}
         given["panels"] = self.panels if self.panels != "measure" else None

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from lmkcli import catalog
-from lmkcli.data.archives import open_archive
 from lmkcli.data.collection import join_chunks
 from lmkcli.data.filetext import FileReader, FileText
 from lmkcli.errors import DataError
+from lmkcli.plugins.documents.archives import open_archive
 
 _CONTAINER = "META-INF/container.xml"
 _RIGHTS = "META-INF/rights.xml"

@@ -7,9 +7,9 @@ from docx import Document
 from docx.table import Table
 from docx.text.paragraph import Paragraph
 
-from lmkcli.data.archives import open_archive
 from lmkcli.data.filetext import FileText
 from lmkcli.errors import DataError
+from lmkcli.plugins.documents.archives import open_archive
 
 _TITLE_STYLES = ("Title", "Heading")
 

@@ -13,7 +13,7 @@ from lmkcli.operations.options import Destination, NewOutput
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
-from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.recipe import POOLER_OPTIONS, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
 
@@ -63,7 +63,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
     # The exported folders of models cannot store these.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "overlap", "context", "extend", "pad_to_max", "dim"),
-        *("sum_windows", "top_terms", "query_top_terms"),
+        *POOLER_OPTIONS,
     )
 
     source: Annotated[
@@ -141,7 +141,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
 
     def ineffective(self, option: Option) -> str:
         """Flags of the recipe have an effect only on models."""
-        if option.group is RecipeOptions and self._takes != "model":
+        if issubclass(RecipeOptions, option.group) and self._takes != "model":
             return f"--to {self.to}: no model is used"
         return super().ineffective(option)
 
@@ -200,7 +200,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
             resolved = with_landmark_transformer(resolved)
         card = ""
         if self.to == _HUB:
-            from lmkcli.provenance.modelcard import model_card
+            from lmkcli.plugins.exchange.modelcard import model_card
 
             whole = os.path.abspath(destination.path)
             name = (self.repo or whole).rpartition("/")[2]

@@ -13,7 +13,7 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.result import Result, Table
-from lmkcli.spec.settings import Flag, Offline, Settings, composed
+from lmkcli.spec.settings import Flag, Offline, Settings, composed, declared_groups
 from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 else:
     Origin = Literal[(*catalog.IMPORTERS,)]
-    ImporterSettings = composed(
-        "ImporterSettings",
-        *(
-            catalog.load(row, f"format '{row.name}'", row.settings)
-            for row in catalog.IMPORTERS.values()
-            if row.settings
-        ),
-    )
+    ImporterSettings = composed("ImporterSettings", *declared_groups(catalog.IMPORTERS).values())
 
 
 @dataclass(frozen=True)
@@ -65,9 +58,7 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
     verb: ClassVar[str] = "import"
     example: ClassVar[str] = "vectors/"
     # The other tool has split the texts; the recipe only describes the unit of a vector.
-    unused: ClassVar[tuple[str, ...]] = (
-        *("window", "overlap", "sum_windows", "context", "extend", "pad_to_max"),
-    )
+    unused: ClassVar[tuple[str, ...]] = (*("window", "overlap", "context", "extend", "pad_to_max"),)
 
     source: Annotated[
         Path,
@@ -126,7 +117,7 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
 
     def ineffective(self, option: Option) -> str:
         """Without a model, only the unit of a recipe has an effect."""
-        if option.group is RecipeOptions and not self.model and option.name != "unit":
+        if issubclass(RecipeOptions, option.group) and not self.model and option.name != "unit":
             return "an import that names no model (-m)" if option.name != "model" else ""
         return super().ineffective(option)
 

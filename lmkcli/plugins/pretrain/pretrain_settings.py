@@ -5,37 +5,22 @@ from typing import Annotated, Literal
 
 from lmkcli import catalog
 from lmkcli.spec.settings import Flag
-from lmkcli.training.train_settings import LoopSettings, check_objective_settings
+from lmkcli.training.train_settings import (
+    Batches,
+    BatchSize,
+    LearningRate,
+    LoopSettings,
+    check_objective_settings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(LoopSettings):
     """Settings for pre-training an encoder; None selects the objective's default."""
 
-    batch_size: Annotated[
-        int,
-        Flag(
-            "Texts per batch, over all processes.",
-            min=1,
-            often=True,
-            suggest_for="--per-device-train-batch-size --train-batch-size",
-        ),
-    ] = 32
-    batches: Annotated[
-        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
-    ] = "mixed"
-    epochs: Annotated[
-        float,
-        Flag(
-            "Passes over the texts, unless --steps is given.",
-            min=0,
-            often=True,
-            aliases="--num-train-epochs --num-epochs",
-        ),
-    ] = 1.0
-    lr: Annotated[
-        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
-    ] = 1e-4
+    batch_size: BatchSize = 32
+    batches: Batches = "mixed"
+    lr: LearningRate = 1e-4
     objective: Annotated[
         str,
         Flag(
@@ -55,7 +40,7 @@ class PretrainSettings(LoopSettings):
             "Share of tokens masked in the encoder's input.",
             min=0,
             max=1,
-            shown="0.3; tite: 0",
+            shown="usually 0.3",
             aliases="--mlm-probability --mask-probability --encoder-mask",
         ),
     ] = None
@@ -63,7 +48,7 @@ class PretrainSettings(LoopSettings):
         bool | None,
         Flag(
             "Mask whole words instead of single tokens.",
-            shown="whole words; tite: any",
+            shown="usually whole words",
             suggest_for="--whole-word-masking --wwm",
         ),
     ] = None

@@ -19,13 +19,13 @@ from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import check_exportable, exported, resolve_whole
-from lmkcli.models.decoders import released_head
 from lmkcli.models.devices import TORCH_DTYPES
 from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.model_files import read_architecture
 from lmkcli.models.model_folder import HEADS
 from lmkcli.models.new_model import NewModel, create
+from lmkcli.models.prediction_head import released_head
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.pretrain.corpus import Corpus, in_blocks, read_corpus

@@ -16,15 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from lmkcli.errors import UsageError
-from lmkcli.models.decoders import (
-    DecoderShape,
-    EnhancedDecoder,
-    LanguageHead,
-    language_head,
-    recomputed,
-)
 from lmkcli.models.extension import first_position
 from lmkcli.models.forward import Model
+from lmkcli.models.prediction_head import LanguageHead, language_head, recomputed
+from lmkcli.plugins.pretrain.enhanced_decoder import DecoderShape, EnhancedDecoder
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions, masked_language
 

@@ -1,6 +1,7 @@
 """The service behind all interfaces: the indexes, the queue of their work, and reloading after updates."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,13 +13,42 @@ from lmkcli.plugins.serve.indexes import IndexSet, stamp_of
 from lmkcli.plugins.serve.limits import Limits
 from lmkcli.plugins.serve.metrics import Metrics
 from lmkcli.plugins.serve.stamps import Stamp
-from lmkcli.plugins.serve.watching import Watched
-from lmkcli.progress import Note, mute
+from lmkcli.progress import SILENT, Note, mute
 from lmkcli.retrieval.open_settings import OpenSettings
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 POLL_SECONDS = 1.0  # between two looks for updates
+LOOK_SHARE = 20  # a look at the files takes at most one part in so many of the time
+
+
+class Watched:
+    """Documents that a server watches: their index in the cache is updated when files change."""
+
+    def __init__(self, own: OwnIndex, note: Note) -> None:
+        self._own, self._note = own, note
+        self._next = 0.0
+        self._failure = ""
+
+    def update(self) -> None:
+        """Update the index if files have changed, unless the last look was just now.
+
+        If that fails, the present index stays, a note has the reason, and the next call tries again.
+        """
+        started = time.monotonic()
+        if started < self._next:
+            return
+        failure = ""
+        try:
+            if not self._own.is_current():
+                self._own.refresh(SILENT)
+        except (LmkError, OSError) as error:
+            failure = f"{self._own.name} cannot be updated yet: {error}"
+        if failure and failure != self._failure:
+            self._note(failure)
+        self._failure = failure
+        ended = time.monotonic()
+        self._next = ended + LOOK_SHARE * (ended - started)
 
 
 class SearchService:

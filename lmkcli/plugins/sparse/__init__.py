@@ -10,8 +10,7 @@ from lmkcli.catalog import (
 )
 
 EXTENDS = ("exchange",)
-_TERMS = ("top_terms", "query_top_terms")  # the options of all poolers
-_SPARSITY = "lmkcli.plugins.sparse.sparsity_settings:SparsitySettings"
+_SETTINGS = "lmkcli.plugins.sparse.sparse_settings"
 _JSON = "JSON with the weights of terms, as Anserini reads it"
 
 ROWS = (
@@ -19,22 +18,22 @@ ROWS = (
         "splade",
         "lmkcli.plugins.sparse.splade:SPLADE",
         "sparse: weights of vocabulary terms, maximum over all positions",
-        settings=(*_TERMS, "sum_windows"),
-        train_settings=_SPARSITY,
+        settings=f"{_SETTINGS}:WindowedTermSettings",
+        train_settings=f"{_SETTINGS}:SparsitySettings",
     ),
     PoolerRow(
         "splade-sum",
         "lmkcli.plugins.sparse.splade:SPLADE_SUM",
         "as splade, with the sum over positions (v1)",
-        settings=_TERMS,
-        train_settings=_SPARSITY,
+        settings=f"{_SETTINGS}:TermSettings",
+        train_settings=f"{_SETTINGS}:SparsitySettings",
     ),
     PoolerRow(
         "splade-log",
         "lmkcli.plugins.sparse.splade:SPLADE_LOG",
         "as splade, with the logarithm taken twice",
-        settings=(*_TERMS, "sum_windows"),
-        train_settings=_SPARSITY,
+        settings=f"{_SETTINGS}:WindowedTermSettings",
+        train_settings=f"{_SETTINGS}:SparsitySettings",
     ),
     SentenceClassRow(
         "SparseEncoder",
@@ -70,7 +69,7 @@ ROWS = (
         "lmkcli.plugins.sparse.sparse_imports:read_json_vectors",
         _JSON,
         takes="model",
-        settings="lmkcli.plugins.sparse.import_settings:ScaleSettings",
+        settings=f"{_SETTINGS}:ScaleSettings",
     ),
     ExporterRow(
         "anserini-json", "lmkcli.plugins.sparse.sparse_exports:write_json", _JSON, takes="folder"

@@ -17,8 +17,8 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import ResolvedRecipe, representation_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.imports import ForeignVector, ForeignVectors
-from lmkcli.plugins.sparse.import_settings import ScaleSettings
 from lmkcli.plugins.sparse.sparse_exports import ANSERINI, SCALE
+from lmkcli.plugins.sparse.sparse_settings import ScaleSettings
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.spec.settings import EncodeSettings, Settings
 from lmkcli.spec.values import Device

@@ -148,7 +148,8 @@ class SparseRows(NamedTuple):
 
     def finished(self, side: EncoderConfig) -> "SparseRows":
         """Return the vectors as one side of a recipe wants them: with few terms, and perhaps of length 1."""
-        pruned = self.pruned(side.top_terms) if side.top_terms else self
+        most = side.settings.get("top_terms")
+        pruned = self.pruned(most) if most else self
         return pruned.normalized() if side.normalize else pruned
 
     def fault(self) -> str:

@@ -13,7 +13,7 @@ from typing import Self
 from torch import Tensor
 
 from lmkcli.errors import DataError
-from lmkcli.plugins.sparse.sparsity_settings import SparsitySettings
+from lmkcli.plugins.sparse.sparse_settings import SparsitySettings
 from lmkcli.training.objectives.objective import Embedded, Loss
 from lmkcli.training.train_settings import TrainSettings
 

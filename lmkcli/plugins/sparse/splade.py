@@ -12,6 +12,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.model_files import read_json
 from lmkcli.models.model_folder import TRANSFORMER, ModelFolder, no_language_head
 from lmkcli.plugins.sparse.sparse_encoder import SPARSE_ENCODER
+from lmkcli.plugins.sparse.sparse_settings import WindowedTermSettings
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.pooling.table import Pooler, WindowReduction
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
@@ -53,11 +54,18 @@ class Expanding(Representation[SparseRows]):
                 f"--dim {options.dim}: the dimensions of sparse vectors are the terms of the vocabulary; "
                 "keep fewer terms with --top-terms"
             )
-        if options.sum_windows and (unit != "doc" or window == FULL):
+        if options.part(WindowedTermSettings).sum_windows and (unit != "doc" or window == FULL):
             raise UsageError(
                 f"--sum-windows has no effect with --unit {unit} and --window {window}: it is for documents "
                 "in windows; drop it, or use --unit doc and --window N"
             )
+
+    def settings(self, options: RecipeOptions, query: bool) -> dict[str, bool | int]:
+        """Return the number of terms to keep, and whether windows are added; those that are used."""
+        given = options.part(WindowedTermSettings)
+        most = given.query_top_terms if query else given.top_terms
+        used = {"top_terms": most, "sum_windows": given.sum_windows and not query}
+        return {name: value for name, value in used.items() if value}
 
     def declared(self, folder: ModelFolder) -> ModelFolder:
         """Return the declarations of a folder for sparse vectors.
@@ -91,7 +99,7 @@ class Expanding(Representation[SparseRows]):
 
     def windows(self, side: EncoderConfig) -> WindowReduction:
         """Return the maximum, or the sum."""
-        return "sum" if side.sum_windows else self.of_marks
+        return "sum" if side.settings.get("sum_windows") else self.of_marks
 
     def open(
         self, side: EncoderConfig, folder: ModelFolder, options: "ModelOptions"

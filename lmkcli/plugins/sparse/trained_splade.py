@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.sparse import check_sparse_tensor_invariants
 
-from lmkcli.models.decoders import recomputed
 from lmkcli.models.language_head import VocabularyHead
+from lmkcli.models.prediction_head import recomputed
 from lmkcli.plugins.sparse.splade_pooling import SpladePooling
 from lmkcli.pooling.reductions import Marks
 from lmkcli.store.ragged import cut

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lmkcli.models.attention import QueryKeyLengths
-from lmkcli.models.decoders import LanguageHead, RowMask, masked_attention
+from lmkcli.models.prediction_head import LanguageHead
+from lmkcli.plugins.pretrain.enhanced_decoder import RowMask, masked_attention
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import Residual, TiteMLP, TiteModel, make_norm
 from lmkcli.plugins.tite.sequences import Lengths, Spacing, counted, rotate, rotations

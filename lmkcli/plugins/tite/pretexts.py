@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmkcli.models.decoders import LanguageHead, initialiser
 from lmkcli.models.forward import Model
+from lmkcli.models.prediction_head import LanguageHead, initialiser
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions
 from lmkcli.plugins.tite.config import TiteConfig

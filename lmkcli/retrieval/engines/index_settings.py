@@ -4,7 +4,6 @@ Each row of an engine names its groups of settings. `IndexSettings` and `EngineS
 of all of them; an engine reads its own group with `settings.part(Group)`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -12,9 +11,13 @@ from lmkcli import catalog
 from lmkcli.catalog import EngineRow
 from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSearchSettings, FaissSettings
 from lmkcli.retrieval.engines.kind_setting import KindSettings
-from lmkcli.retrieval.lexical.lexical_settings import FeedbackSettings, LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import (
+    LEXICAL_KINDS,
+    FeedbackSettings,
+    LexicalSettings,
+)
 from lmkcli.spec.option import options
-from lmkcli.spec.settings import Flag, Offline, Settings, composed
+from lmkcli.spec.settings import Flag, Offline, Settings, composed, declared_groups
 from lmkcli.spec.values import Shard
 
 
@@ -26,18 +29,18 @@ class SourceSettings(Settings):
     fields: Annotated[
         str,
         Flag(
-            "bm25, lucene: text fields of a record, joined by '+', such as headline+body.",
+            f"{LEXICAL_KINDS}: text fields of a record, joined by '+', such as headline+body.",
             only="lexical",
         ),
     ] = ""
     map_ids: Annotated[
-        bool, Flag("bm25, lucene: replace white space in ids by '_'.", only="lexical")
+        bool, Flag(f"{LEXICAL_KINDS}: replace white space in ids by '_'.", only="lexical")
     ] = False
     offline: Offline = False
     stopwords_file: Annotated[
         str | None,
         Flag(
-            "bm25, lucene: a file of stop words, one per line; or none.",
+            f"{LEXICAL_KINDS}: a file of stop words, one per line; or none.",
             long="--stopwords",
             metavar="FILE",
             role="file",
@@ -70,16 +73,6 @@ class SourceSettings(Settings):
     ] = False
 
 
-def _groups(module_of: Callable[[EngineRow], str]) -> tuple[type[Settings], ...]:
-    """The groups of settings that the rows of engines name, each once."""
-    named = {module_of(row): row for row in catalog.INDEXES.values()}
-    return tuple(
-        catalog.load(row, f"index kind '{row.name}'", group)
-        for group, row in named.items()
-        if group
-    )
-
-
 def settings_of(row: EngineRow) -> type[Settings] | None:
     """The group of settings for building indexes of one engine; None if it has none."""
     return catalog.load(row, f"index kind '{row.name}'", row.settings) if row.settings else None
@@ -89,14 +82,14 @@ def engine_options(kind: str = "") -> list[str]:
     """The names of the search settings of one engine, a row of the catalog; by default of all engines."""
     groups = ENGINE_SEARCH_SETTINGS
     if kind:
-        row = catalog.INDEXES[kind]
+        row = catalog.ENGINES[kind]
         named = row.search_settings
         groups = (catalog.load(row, f"index kind '{kind}'", named),) if named else ()
     return [option.name for group in groups for option in options(group)]
 
 
-ENGINE_SETTINGS = _groups(lambda row: row.settings)
-ENGINE_SEARCH_SETTINGS = _groups(lambda row: row.search_settings)
+ENGINE_SETTINGS = tuple(declared_groups(catalog.ENGINES).values())
+ENGINE_SEARCH_SETTINGS = tuple(declared_groups(catalog.ENGINES, "search_settings").values())
 
 if TYPE_CHECKING:
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from lmkcli import catalog
 from lmkcli.spec.settings import Flag, Settings
 
-_KINDS = ", ".join(name for name, row in catalog.INDEXES.items() if row.variant)
+_KINDS = ", ".join(name for name, row in catalog.ENGINES.items() if row.variant)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class LexicalEngine(Engine[CollectionInput]):
     document.
     """
 
-    settings_type = LexicalSettings
+    settings_type: ClassVar[type[LexicalSettings]] = LexicalSettings
     settings: LexicalSettings
 
     @abstractmethod
@@ -82,7 +82,7 @@ class LexicalEngine(Engine[CollectionInput]):
     @classmethod
     def configured(cls, settings: IndexSettings) -> Self:
         """Return the engine with the settings of a command, and with the stop words of a file."""
-        own = settings.part(LexicalSettings)
+        own = settings.part(cls.settings_type)
         if (file := settings.stopwords_file) is not None:
             own = replace(own, stopwords="" if file == NONE else read_stopwords(Path(file)))
         return cls(own)

@@ -3,23 +3,26 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.spec.settings import Flag, Settings
+
+LEXICAL_KINDS = ", ".join(filter(catalog.is_lexical, catalog.ENGINES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LexicalSettings(Settings):
     """Settings for building a BM25 index. Every field changes scores."""
 
-    panel: ClassVar[str] = "BM25 and Lucene"
-    k1: Annotated[float, Flag("bm25, lucene: term saturation.", min=0, only="lexical")] = 0.9
+    panel: ClassVar[str] = "BM25"
+    k1: Annotated[float, Flag(f"{LEXICAL_KINDS}: term saturation.", min=0, only="lexical")] = 0.9
     b: Annotated[
-        float, Flag("bm25, lucene: length normalisation.", min=0, max=1, only="lexical")
+        float, Flag(f"{LEXICAL_KINDS}: length normalisation.", min=0, max=1, only="lexical")
     ] = 0.4
     language: Annotated[
         str,
         Flag(
-            "bm25, lucene: language of the stemmer and the stop words, such as en, de or hi.",
+            f"{LEXICAL_KINDS}: language of the stemmer and the stop words, such as en, de or hi.",
             only="lexical",
             aliases="--lang",
             often=True,
@@ -28,20 +31,19 @@ class LexicalSettings(Settings):
     stemmer: Annotated[
         str,
         Flag(
-            "bm25, lucene: another stemmer, or none. bm25: Snowball, such as porter; lucene: porter "
-            "or krovetz.",
+            f"{LEXICAL_KINDS}: another stemmer, such as porter, or none.",
             only="lexical",
         ),
     ] = ""
     stopwords: str | None = None  # words separated by spaces; None: the list of the language
     unit: Annotated[
         Literal["doc", "chunk"],
-        Flag("bm25, lucene: index documents or chunks.", only="lexical"),
+        Flag(f"{LEXICAL_KINDS}: index documents or chunks.", only="lexical"),
     ] = "doc"
     gran: Annotated[
         str,
         Flag(
-            "bm25, lucene: granularity, the length of chunks: a number of words, 'sentence', or "
+            f"{LEXICAL_KINDS}: granularity, the length of chunks: a number of words, 'sentence', or "
             "'given' (as the collection defines).",
             only="lexical",
         ),
@@ -49,24 +51,20 @@ class LexicalSettings(Settings):
     context: Annotated[
         str,
         Flag(
-            "bm25, lucene: text to add before each chunk: title, headings (Markdown, HTML), or "
+            f"{LEXICAL_KINDS}: text to add before each chunk: title, headings (Markdown, HTML), or "
             "field:NAME.",
             only="lexical",
         ),
     ] = ""
-    docvectors: Annotated[
-        bool,
-        Flag("lucene: store document terms for --rm3 and --rocchio.", only="lexical"),
-    ] = False
 
     def identity(self) -> dict[str, Any]:
-        """The fields as an index records them, without the settings of chunks and term vectors if unused."""
-        defaults = {each.name: each.default for each in fields(self) if each.name in _OPTIONAL}
+        """The fields as an index records them: the first five always, the others if they are used."""
+        defaults = {each.name: each.default for each in fields(self) if each.name not in _ALWAYS}
         recorded = asdict(self).items()
         return {name: value for name, value in recorded if defaults.get(name, ...) != value}
 
 
-_OPTIONAL = ("unit", "gran", "context", "docvectors")
+_ALWAYS = ("k1", "b", "language", "stemmer", "stopwords")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class FeedbackSettings(Settings):
     rm3: Annotated[
         bool,
         Flag(
-            "bm25, lucene: expand queries with RM3 feedback.",
+            f"{LEXICAL_KINDS}: expand queries with RM3 feedback.",
             only="feedback",
             suggest_for="--prf --feedback --expand",
         ),
@@ -116,7 +114,7 @@ class FeedbackSettings(Settings):
         ),
     ] = None
     rocchio: Annotated[
-        bool, Flag("bm25, lucene: expand queries with Rocchio feedback.", only="feedback")
+        bool, Flag(f"{LEXICAL_KINDS}: expand queries with Rocchio feedback.", only="feedback")
     ] = False
 
     def __post_init__(self) -> None:

@@ -27,10 +27,10 @@ from lmkcli.encoding.sentence_folder import (
     write_files,
 )
 from lmkcli.errors import DataError, LmkError
-from lmkcli.models.decoders import MaskedModel
 from lmkcli.models.heads import state_module
 from lmkcli.models.lora import merge
 from lmkcli.models.model_folder import HEADS, TRAINED
+from lmkcli.models.prediction_head import MaskedModel
 from lmkcli.system import disk
 from lmkcli.system.atomic import atomic_file, make_folder, sync, sync_tree
 from lmkcli.system.input_files import file_digest, int_range, parse_json, read_json

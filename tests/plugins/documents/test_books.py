@@ -84,7 +84,7 @@ def test_damage_is_named(read: word.read, monkeypatch: pytest.MonkeyPatch) -> No
         flipped[place] ^= 0x55
         with contextlib.suppress(DataError):
             read(bytes(flipped), "utf-8")
-    monkeypatch.setattr("lmkcli.data.archives.MAX_FILE", 10)
+    monkeypatch.setattr("lmkcli.plugins.documents.archives.MAX_FILE", 10)
     with pytest.raises(DataError, match="larger than 10 bytes"):
         read(whole, "utf-8")
 

@@ -16,8 +16,8 @@ from lmkcli import catalog
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportIdentity, ExportManifest
 from lmkcli.data.run import Run, ranked, write_run
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.encoding.vector_updates import run_update
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.models.lookup import read_model

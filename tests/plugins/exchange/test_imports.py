@@ -10,10 +10,10 @@ import pytest
 
 from lmkcli.artifact import manifest
 from lmkcli.data.collection import Query
-from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.shard_run import run_encode
 from lmkcli.encoding.vector_updates import compact
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError

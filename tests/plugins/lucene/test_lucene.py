@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
+from lmkcli.plugins.lucene.lucene_settings import LuceneSettings
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.bm25.bm25_engine import Bm25
 from lmkcli.retrieval.lexical.feedback import expand
-from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
+from lmkcli.retrieval.lexical.lexical_settings import Feedback
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.retrieval.pipeline import open_index
 from tests.indexes import build_lexical
@@ -49,9 +50,9 @@ def java_class(name: str) -> Any:
 
 
 def indexed(
-    folder: Path, texts: list[str], settings: LexicalSettings | None = None
+    folder: Path, texts: list[str], settings: LuceneSettings | None = None
 ) -> "LuceneSearch":
-    engine = lucene()(settings or LexicalSettings())
+    engine = lucene()(settings or LuceneSettings())
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
     engine.write(docs, folder, silent)
     return engine.open(folder)
@@ -72,8 +73,8 @@ def test_unicode_passes_through_java(tmp_path: Path) -> None:
         Doc("\u05e9\u05dc", "caf\u00e9 \x00 nul"),
         Doc("broken", "a lone \ud800 surrogate"),
     ]
-    lucene()(LexicalSettings()).write(docs, tmp_path, silent)
-    index = lucene()(LexicalSettings()).open(tmp_path)
+    lucene()(LuceneSettings()).write(docs, tmp_path, silent)
+    index = lucene()(LuceneSettings()).open(tmp_path)
     assert found(index, "\u6771") == found(index, "\U0001f44b") == ["\U0001f600"]
     assert found(index, "caf\u00e9 \x00") == ["\u05e9\u05dc"]
     assert found(index, "surrogate \udfff") == ["broken"]
@@ -87,7 +88,7 @@ def test_facts_are_counts_and_versions(tmp_path: Path) -> None:
         Doc("c", " \t\x01"),
         Doc("d", "the"),
     ]
-    facts = lucene()(LexicalSettings()).write(docs, tmp_path, lambda *report: seen.append(report))
+    facts = lucene()(LuceneSettings()).write(docs, tmp_path, lambda *report: seen.append(report))
     assert seen[-1] == (4, None, "documents")
     counts = {"documents": 4, "empty": 1, "tokens": 3, "vocabulary": 2, "postings": 3}
     assert {key: facts[key] for key in counts} == counts
@@ -105,34 +106,34 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="build the index again"):
-        lucene()(LexicalSettings()).open(tmp_path)
+        lucene()(LuceneSettings()).open(tmp_path)
     indexed(tmp_path, ["apple"])
     segments = next((tmp_path / FOLDER).glob("segments_*"))
     segments.write_bytes(segments.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cannot be read.*Corrupt"):
-        lucene()(LexicalSettings()).open(tmp_path)
+        lucene()(LuceneSettings()).open(tmp_path)
 
 
 def test_languages_have_their_own_stemmers_and_stop_words(tmp_path: Path) -> None:
-    german = indexed(tmp_path, ["die H\u00e4user", "der Baum"], LexicalSettings(language="de"))
+    german = indexed(tmp_path, ["die H\u00e4user", "der Baum"], LuceneSettings(language="de"))
     assert found(german, "haus") == ["d0"]
     assert found(german, "der die") == []
     with pytest.raises(UnknownName, match="language of Lucene 'xx'"):
-        lucene()(LexicalSettings(language="xx")).analysis()
+        lucene()(LuceneSettings(language="xx")).analysis()
 
 
 @pytest.mark.parametrize(
     ("settings", "matching"),
     [
-        (LexicalSettings(), {"house": ["d1", "d0"], "the": [], "houses": ["d1", "d0"]}),
-        (LexicalSettings(stemmer="none"), {"house": ["d0"], "houses": ["d1"]}),
-        (LexicalSettings(stemmer="krovetz"), {"running": ["d2"], "run": []}),
-        (LexicalSettings(stopwords=""), {"the": ["d0"]}),
-        (LexicalSettings(stopwords="house running"), {"the": ["d0"], "house": [], "run": []}),
+        (LuceneSettings(), {"house": ["d1", "d0"], "the": [], "houses": ["d1", "d0"]}),
+        (LuceneSettings(stemmer="none"), {"house": ["d0"], "houses": ["d1"]}),
+        (LuceneSettings(stemmer="krovetz"), {"running": ["d2"], "run": []}),
+        (LuceneSettings(stopwords=""), {"the": ["d0"]}),
+        (LuceneSettings(stopwords="house running"), {"the": ["d0"], "house": [], "run": []}),
     ],
 )
 def test_stemmer_and_stop_words_can_be_chosen_in_english(
-    tmp_path: Path, settings: LexicalSettings, matching: dict[str, list[str]]
+    tmp_path: Path, settings: LuceneSettings, matching: dict[str, list[str]]
 ) -> None:
     index = indexed(tmp_path, ["the house", "of houses", "running"], settings)
     assert {query: found(index, query) for query in matching} == matching
@@ -140,10 +141,10 @@ def test_stemmer_and_stop_words_can_be_chosen_in_english(
 
 def test_unknown_stemmers_and_languages_are_refused() -> None:
     with pytest.raises(UnknownName, match="stemmer of Lucene 'english'"):
-        lucene()(LexicalSettings(stemmer="english")).analysis()
+        lucene()(LuceneSettings(stemmer="english")).analysis()
     for chosen in (
-        LexicalSettings(k1=1, b=0.5, language="de", stemmer="porter"),
-        LexicalSettings(k1=1, b=0.5, language="de", stopwords=""),
+        LuceneSettings(k1=1, b=0.5, language="de", stemmer="porter"),
+        LuceneSettings(k1=1, b=0.5, language="de", stopwords=""),
     ):
         with pytest.raises(UsageError, match="one analyzer for --language de"):
             lucene()(chosen).analysis()
@@ -155,12 +156,12 @@ def test_the_manifest_decides_the_analysis_before_anything_is_written(
     collection = open_collection(str(beir))
     with pytest.raises(UnknownName):
         build_lexical(
-            collection, tmp_path / "i", engine_of("lucene"), LexicalSettings(language="xx")
+            collection, tmp_path / "i", engine_of("lucene"), LuceneSettings(language="xx")
         )
     assert not (tmp_path / "i").exists()
-    build_lexical(collection, tmp_path / "i", engine_of("lucene"), LexicalSettings())
+    build_lexical(collection, tmp_path / "i", engine_of("lucene"), LuceneSettings())
     identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
-    assert identity["analysis"] == lucene()(LexicalSettings()).analysis()
+    assert identity["analysis"] == lucene()(LuceneSettings()).analysis()
 
 
 def test_anserini_reads_our_index(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def with_docvectors(folder: Path, texts: list[str], feedback: Feedback | None) -> "LuceneSearch":
-    engine = lucene()(LexicalSettings(docvectors=True))
+    engine = lucene()(LuceneSettings(docvectors=True))
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
     folder.mkdir(exist_ok=True)
     engine.write(docs, folder, silent)
@@ -224,7 +225,7 @@ def test_feedback_finds_what_pyserini_finds(
     shared: Path, tmp_path: Path, feedback: Feedback
 ) -> None:
     collection = open_collection(str(shared / "data" / "cranfield"))
-    engine = lucene()(LexicalSettings(docvectors=True))
+    engine = lucene()(LuceneSettings(docvectors=True))
     engine.write(collection.docs(), tmp_path, silent)
     index, searcher = engine.open(tmp_path, feedback), anserini_searcher(tmp_path, feedback)
     for query in collection.judged_queries()[:40]:
@@ -266,19 +267,19 @@ def test_a_query_without_hits_is_not_expanded(tmp_path: Path) -> None:
 def test_feedback_needs_the_terms_of_documents(tmp_path: Path) -> None:
     indexed(tmp_path, ["stone"])
     with pytest.raises(DataError, match=r"--rm3 .*--docvectors"):
-        lucene()(LexicalSettings()).open(tmp_path, Feedback("rm3"))
+        lucene()(LuceneSettings()).open(tmp_path, Feedback("rm3"))
     with pytest.raises(DataError, match=r"--rm3 .*--docvectors"):
         open_index(tmp_path / FOLDER, OpenSettings(rm3=True))
 
 
 def test_docvectors_is_recorded_only_if_set(beir: Path, tmp_path: Path) -> None:
     collection = open_collection(str(beir))
-    build_lexical(collection, tmp_path / "i", engine_of("lucene"), LexicalSettings())
+    build_lexical(collection, tmp_path / "i", engine_of("lucene"), LuceneSettings())
     identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
     assert "docvectors" not in identity["settings"]
     with pytest.raises(Mismatch, match=r"docvectors: None \| True"):
         build_lexical(
-            collection, tmp_path / "i", engine_of("lucene"), LexicalSettings(docvectors=True)
+            collection, tmp_path / "i", engine_of("lucene"), LuceneSettings(docvectors=True)
         )
 
 
@@ -323,14 +324,14 @@ def test_a_package_of_the_extra_that_is_missing_is_named(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(MissingExtra, match=rf'{package}, .*pip install "lmkcli\[lucene\]"'):
-        catalog.INDEXES.load("lucene")
+        catalog.ENGINES.load("lucene")
 
 
 def ndcg(kind: "type[Lucene] | type[Bm25]", folder: Path, shared: Path, name: str) -> float:
     collection = open_collection(str(shared / "data" / name))
     folder.mkdir(exist_ok=True)
-    kind(LexicalSettings()).write(collection.docs(), folder, silent)
-    run = kind(LexicalSettings()).open(folder).search(collection.judged_queries(), 10)
+    kind(LuceneSettings()).write(collection.docs(), folder, silent)
+    run = kind(LuceneSettings()).open(folder).search(collection.judged_queries(), 10)
     scored = [
         ir_measures.ScoredDoc(query_id, doc_id, float(score))
         for query_id, ranking in run.rankings.items()

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.models import decoders
+from lmkcli.models import prediction_head
 from lmkcli.models.attention import QueryKeyLengths
-from lmkcli.models.decoders import masked_attention
-from lmkcli.plugins.pretrain import retromae
+from lmkcli.plugins.pretrain import enhanced_decoder, retromae
+from lmkcli.plugins.pretrain.enhanced_decoder import masked_attention
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking, MaskingVocabulary
 from lmkcli.plugins.pretrain.pretext import (
     EncodedTexts,
@@ -405,8 +405,8 @@ def test_plain_loops_give_the_same(
     """Also where masks and logits exist a few rows at a time."""
     name, raw = model
     if block:
-        monkeypatch.setattr(decoders, "MASK_BLOCK", block)
-        monkeypatch.setattr(decoders, "LOGITS_BLOCK", 2 * 60)
+        monkeypatch.setattr(enhanced_decoder, "MASK_BLOCK", block)
+        monkeypatch.setattr(prediction_head, "LOGITS_BLOCK", 2 * 60)
     module, texts = made(name, "dupmae", raw), texts_of(pool)
     loops = Loops(module, raw)
     mlm = torch.stack([term for text in texts for term in loops.mlm(text)])

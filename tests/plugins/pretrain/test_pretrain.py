@@ -184,7 +184,7 @@ def test_sources_are_mixed_as_blocks_and_single_texts(
         err = lmk("pretrain", *sources, *words, "--adam-betas", betas, "-o", "m", code=2).err
         assert f"--adam-betas {betas}: write two numbers" in err
     err = lmk("train", f"{beir}:test,blocks=1", "-m", tiny_model("bert"), "-o", "m", code=2).err
-    assert "blocks is for lmk pretrain" in err
+    assert "blocks has no effect on examples" in err
 
 
 RECIPES = [

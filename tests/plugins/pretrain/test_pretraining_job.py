@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from lmkcli.data.collection import Shard
-from lmkcli.encoding import artifacts, jobs
+from lmkcli.encoding import jobs, shard_run
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.plugins.pretrain.masked_batches import drawn_ends
@@ -206,7 +206,7 @@ def test_a_tokens_folder_is_the_same_as_its_collection(
 ) -> None:
     options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4", max_length=24)
     made = jobs.plan(str(beir), options, EncodeSettings(), WHOLE)
-    artifacts.run_tokenize(made, tmp_path / "tokens", Report())
+    shard_run.run_tokenize(made, tmp_path / "tokens", Report())
     one = planned(beir, tiny_model("bert"))
     other = planned(tmp_path / "tokens", tiny_model("bert"))
     assert one.corpus.digest == other.corpus.digest

@@ -64,7 +64,7 @@ def test_documents_are_one_index_with_two_parts(own: OwnIndex) -> None:
 def test_changed_files_are_served(
     own: OwnIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmkcli.plugins.serve.watching._SHARE", 0)
+    monkeypatch.setattr("lmkcli.plugins.serve.service.LOOK_SHARE", 0)
     notes: list[str] = []
     service = SearchService([own], note=notes.append)
     with TestClient(make_app(service), base_url="http://127.0.0.1") as client:

@@ -84,7 +84,7 @@ def test_sources_are_read_into_one_set_of_examples(beir: Path, tmp_path: Path) -
 
 def test_the_page_tells_of_every_option_and_objective() -> None:
     page = (Path(__file__).parents[3] / "docs" / "training-data.md").read_text(encoding="utf-8")
-    assert [name for name in (*OPTIONS, *catalog.OBJECTIVES) if f"`{name}`" not in page] == []
+    assert [name for name in (*OPTIONS, *catalog.LOSSES) if f"`{name}`" not in page] == []
 
 
 def test_an_unknown_collection_is_named() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.training.objectives.matryoshka import Matryoshka
+from lmkcli.training.objectives.composed import Matryoshka
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Objective, scores
 from lmkcli.training.train_settings import TrainSettings
 
@@ -25,7 +25,7 @@ Vectors = list[list[Tensor]]  # texts, each with its vectors
 
 
 def objective(name: str, **settings: Any) -> Objective:
-    made: Objective = catalog.OBJECTIVES.load(name)(**settings)
+    made: Objective = catalog.LOSSES.load(name)(**settings)
     return made
 
 
@@ -242,11 +242,11 @@ def test_an_objective_is_what_plain_loops_compute(
 
 
 def test_every_objective_has_an_oracle() -> None:
-    assert {name for name, *_ in ORACLES} == set(catalog.OBJECTIVES)
+    assert {name for name, *_ in ORACLES} == set(catalog.LOSSES)
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_the_gradient_with_respect_to_vectors_is_right(name: str, late: bool) -> None:
     if late and name in ("opl", "prediction"):
         pytest.skip("needs one vector per text")
@@ -263,7 +263,7 @@ def test_the_gradient_with_respect_to_vectors_is_right(name: str, late: bool) ->
     assert torch.autograd.gradcheck(total, leaves)
 
 
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_the_own_slice_of_a_gathered_batch_gets_the_gradient_of_the_whole(name: str) -> None:
     case, made = Case(), objective(name)
     queries, passages = embedded(case.queries, False), embedded(case.passages, False)
@@ -281,7 +281,7 @@ def test_the_own_slice_of_a_gathered_batch_gets_the_gradient_of_the_whole(name: 
         assert torch.equal(mine.grad, all_.grad[: len(mine)])
 
 
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_one_query_alone_has_a_finite_loss_and_gradient(name: str) -> None:
     case = Case()
     query = case.queries[0][0][None].clone().requires_grad_()
@@ -299,7 +299,7 @@ def test_one_query_alone_has_a_finite_loss_and_gradient(name: str) -> None:
     assert query.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_a_missing_fact_is_refused(name: str) -> None:
     made = objective(name)
     if made.needs - {"negatives"}:
@@ -430,10 +430,10 @@ def test_matryoshka_needs_what_its_objective_needs_and_dims_that_there_are() -> 
         )
 
 
-@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+@pytest.mark.parametrize("name", catalog.LOSSES)
 def test_the_catalog_says_what_an_objective_needs_and_which_settings_it_has(name: str) -> None:
     """It is asked before torch is loaded, and the classes only afterwards."""
-    row, made = catalog.OBJECTIVES[name], objective(name)
+    row, made = catalog.LOSSES[name], objective(name)
     assert set(row.needs) == made.needs
     of_training = {field.name for field in fields(TrainSettings)}
     assert set(row.settings) == of_training & {field.name for field in fields(type(made))}

@@ -1,10 +1,44 @@
-"""The settings of `lmk train` for the regularisation of sparse vectors."""
+"""The settings of sparse vectors: of a recipe, of training, and of imports."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
 from lmkcli.errors import UsageError
 from lmkcli.spec.settings import Flag, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermSettings(Settings):
+    """The number of terms that the vectors of a recipe keep."""
+
+    panel: ClassVar[str] = "Recipe"
+    top_terms: Annotated[
+        int | None,
+        Flag(
+            "Sparse vectors: number of terms of a document to keep, those of the largest weights.",
+            min=1,
+            shown="all",
+            aliases="--max-active-dims",
+            suggest_for="--prune --top-k-terms",
+        ),
+    ] = None
+    query_top_terms: Annotated[
+        int | None,
+        Flag("Sparse vectors: number of terms of a query to keep.", min=1, shown="all"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedTermSettings(TermSettings):
+    """The settings of poolers that can add the vectors of windows."""
+
+    sum_windows: Annotated[
+        bool | None,
+        Flag(
+            "Sparse vectors: add the weights of a term in all windows, instead of their maximum.",
+            suggest_for="--window-aggregation",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +88,20 @@ class SparsitySettings(Settings):
             if value is not None and not value < 1e38:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} {value} is out of range; write less than 1e38")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleSettings(Settings):
+    """The scale of imported weights."""
+
+    panel: ClassVar[str] = "Sparse vectors"
+    scale: Annotated[
+        float | None,
+        Flag(
+            "anserini-json: the numbers of the files are the weights times N.",
+            min=1,
+            metavar="N",
+            shown="100, for whole numbers",
+            only="anserini-json",
+        ),
+    ] = None

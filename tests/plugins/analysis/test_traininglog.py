@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmkcli.errors import DataError
-from lmkcli.provenance import traininglog
+from lmkcli.plugins.analysis import traininglog
 from tests.damage import damage
 
 LOSS = {"step": 2, "loss": 2.5, "infonce": 2.5, "grad_norm": 9.0, "learning_rate": 1e-5}

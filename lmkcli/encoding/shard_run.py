@@ -1,4 +1,4 @@
-"""The artifacts of a job: one shard of a tokens or vectors folder is written, or continued.
+"""Run one shard of a job: write a tokens folder or a vectors folder, or continue it.
 
 Three generators are chained, so that each stage works on a few batches while the others run: the token stream
 (tokenized in a background thread), the encoder, and the writer of parts.

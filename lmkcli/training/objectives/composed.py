@@ -1,4 +1,4 @@
-"""Matryoshka: apply an objective at several dimensions at once (Kusupati et al. 2022, §3)."""
+"""Objectives made of others: a weighted sum, and an objective at several dimensions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +11,30 @@ from lmkcli.training.train_settings import check_dims
 
 
 @dataclass(frozen=True)
+class WeightedSum:
+    """The sum of objectives, each times its weight: `--loss margin-mse+0.5*kl`."""
+
+    objectives: tuple[Objective, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The facts that any of the objectives requires."""
+        return frozenset().union(*(each.needs for each in self.objectives))
+
+    def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
+        """Return the sum. The parts keep their names and are not weighted."""
+        losses = [each(queries, passages, facts) for each in self.objectives]
+        weighted = [weight * loss.total for weight, loss in zip(self.weights, losses, strict=True)]
+        parts = {name: part for loss in losses for name, part in loss.parts.items()}
+        return Loss(torch.stack(weighted).sum(), parts)
+
+
+@dataclass(frozen=True)
 class Matryoshka:
     """The sum of an objective over prefixes of the vectors: the first d dimensions for each d in `dims`.
 
+    The source is Kusupati et al. 2022, §3.
     `normalize` rescales the cut vectors to length 1, which cosine similarity requires.
     """
 
