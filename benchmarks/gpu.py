@@ -7,6 +7,8 @@
 Models have random weights in the shapes of MiniLM, BERT-base, ModernBERT-base and Qwen3-0.6B, and MiniLM's
 tokenizer. Texts are passages of 80 tokens and the modules of the standard library. All computes in bf16.
 
+- passes: one pack in the model, with and without fused layers; the median of five. Lengths of documents
+  are drawn from a log-normal distribution (median 2,981) and cut at 8,192.
 - encode: `lmk encode` of a tokens folder and of a jsonl file, and sentence-transformers with two batch sizes,
   which gets every eighth text. Times are wall time after the model was loaded, with storing; the best of two
   rounds. "Of the product" is the share of the best matrix product of the device; "busy" the time of all
@@ -47,7 +49,10 @@ from lmkcli import Encode, Tokenize
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import VectorsManifest
 from lmkcli.data.collection import open_collection
+from lmkcli.models import attention
+from lmkcli.models.fast_paths import fuse
 from lmkcli.models.lookup import read_model
+from lmkcli.models.transformer import Transformer
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.gpu_search import GpuExact
 from lmkcli.spec.recipe import RecipeOptions
@@ -218,6 +223,55 @@ class Side:
         work = manifest.read(output, VectorsManifest).facts.work
         assert work is not None
         return work.seconds
+
+
+def passing(args: argparse.Namespace, product: float) -> None:
+    """Print the table of single passes of the models."""
+    print("| one pack | ms | positions/s | of the product |\n|---|---:|---:|---:|")
+    device, random = torch.device(args.device), np.random.default_rng(0)
+    all_rows = rows()
+    packs = {
+        0: [82] * 800,
+        2: [512] * 128,
+        3: _lengths(random, 65_536),
+        4: _lengths(random, 32_768),
+    }
+    for number, lengths in packs.items():
+        row = all_rows[number]
+        if args.device == "cpu":
+            lengths = [min(64, n) for n in lengths[:2]]
+        with torch.device(device):
+            module = AutoModel.from_config(row.config, dtype=torch.bfloat16)
+        module = module.eval().requires_grad_(False)
+        model = Transformer(module, row.config.hidden_size, row.longest, device, "bf16")
+        module.set_attn_implementation(attention.NAME)
+        model.packed = True
+        if isinstance(row.config, Qwen3Config):
+            model._kwargs = {"use_cache": False}
+        ids = [random.integers(1000, 30_000, n).astype(np.int32) for n in lengths]
+        work = operations(row.config, np.array(lengths))
+        for name in ("plain", "fused"):
+            if name == "fused":
+                fuse(module, device)
+            with torch.inference_mode():
+                model.states(ids)
+                times = [timed(partial(model.states, ids), args.device) for _ in range(5)]
+            seconds = statistics.median(times)
+            print(
+                f"| {row.name}: {name} | {seconds * 1e3:.1f} | {sum(lengths) / seconds:,.0f} | "
+                f"{work / seconds / product:.0%} |",
+                flush=True,
+            )
+        del module, model
+        gc.collect()
+
+
+def _lengths(random: np.random.Generator, total: int) -> list[int]:
+    """Return lengths of documents that have `total` positions together, or a few more."""
+    lengths: list[int] = []
+    while sum(lengths) < total:
+        lengths.append(int(np.clip(random.lognormal(8, 1), 20, 8192)))
+    return sorted(lengths, reverse=True)
 
 
 def encoding(args: argparse.Namespace, folder: Path, product: float) -> None:
@@ -400,7 +454,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the texts and vectors")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", nargs="+", default=["encode", "search", "train"])
+    parser.add_argument("--only", nargs="+", default=["passes", "search", "encode", "train"])
     parser.add_argument("--rows", nargs="+", default=[], help="parts of names of rows: only these")
     args = parser.parse_args()
     gc.set_threshold(20_000, 100, 20)  # as `lmk` does
@@ -414,6 +468,8 @@ def main() -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        if "passes" in args.only:
+            passing(args, product)
         if "search" in args.only:
             searching(args, folder)
         if "encode" in args.only:
