@@ -41,6 +41,7 @@ _NOT_MERGED = {CONFIG, "README.md"}
 _OBEYED = {
     *("peft_type", "base_model_name_or_path", "r", "lora_alpha", "rank_pattern", "alpha_pattern"),
     *("use_rslora", "bias", "lora_bias", "modules_to_save", "init_lora_weights", "fan_in_fan_out"),
+    "use_dora",
 }
 _WITHOUT_EFFECT = {
     *("task_type", "inference_mode", "auto_mapping", "peft_version", "revision", "lora_dropout"),
@@ -65,6 +66,8 @@ class _Config(TypedDict):
     r: Count
     lora_alpha: float
     use_rslora: NotRequired[bool | None]
+    use_dora: NotRequired[bool | None]
+    lora_bias: NotRequired[bool | None]
     rank_pattern: NotRequired[dict[str, Count] | None]
     alpha_pattern: NotRequired[dict[str, float] | None]
 
@@ -88,8 +91,8 @@ def unused(folder: Path) -> tuple[str, ...]:
 def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
     """Return the merged model folder of an adapter and its base, from the cache if present.
 
-    `encoder_of` returns the encoder folder of the base's name. DataError for adapters other than LoRA,
-    and for tensors that do not belong to the base.
+    `encoder_of` returns the encoder folder of the base's name. DataError for adapters that are neither LoRA
+    nor DoRA, and for tensors that do not belong to the base.
     """
     config = _config(folder)
     base = encoder_of(config["base_model_name_or_path"])
@@ -134,6 +137,10 @@ def _config(folder: Path) -> _Config:
         raise DataError(
             f"{folder / CONFIG} has {unknown[0]}, a variant of LoRA that lmk does not merge; {_FIX}"
         )
+    if config.get("use_dora") and config.get("lora_bias"):
+        raise DataError(
+            f"{folder / CONFIG} has both use_dora and lora_bias, which peft does not combine; {_FIX}"
+        )
     alphas = [config["lora_alpha"], *(config.get("alpha_pattern") or {}).values()]
     if not all(map(math.isfinite, alphas)):
         raise DataError(f"{folder / CONFIG} has a lora_alpha that is not finite; {_FIX}")
@@ -169,6 +176,7 @@ def _adapter(folder: Path, config: _Config) -> Adapter:
         config.get("rank_pattern") or {},
         config.get("alpha_pattern") or {},
         bool(config.get("use_rslora")),
+        bool(config.get("use_dora")),
     )
     return Adapter(folder, matrices, texts, modules, scales)
 

@@ -108,9 +108,14 @@ def position_table(model: Any) -> torch.nn.Embedding | None:
 def fixed_rows(model: Any) -> int | None:
     """Return the rows of a table of positions that lmk cannot lengthen; None without one.
 
-    OPT, RoFormer and GPT-J have such tables. That of OPT has rows before the first position (`offset`), and
-    that of GPT-J is a buffer.
+    OPT, RoFormer, GPT-J and I-BERT have such tables. Those of OPT and I-BERT have rows before the first
+    position (`offset`, `padding_idx`), that of GPT-J is a buffer, and that of I-BERT is no `Embedding`.
     """
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if name.endswith("position_embeddings") and torch.is_tensor(weight) and weight.ndim == 2:
+            padding = getattr(module, "padding_idx", None)
+            return len(weight) - (0 if padding is None else int(padding) + 1)
     for owner in model.modules():
         for name in ("embed_positions", "positions_embed", "pos_encoding"):
             table = getattr(owner, name, None)

@@ -3,6 +3,9 @@
 A layer with weight W [out, in] and matrices A [r, in], B [out, r] becomes W + scale * B A. The product
 is computed in float64, where products of fp16 numbers are exact, so that every machine computes the same
 weights.
+
+DoRA (arXiv 2402.09353) also trains the length of each row of this sum, the magnitudes m [out]: the rows are
+scaled to these lengths. In the table of an embedding, they are the lengths of the columns.
 """
 
 from collections.abc import Container, Mapping
@@ -32,6 +35,7 @@ from lmkcli.models.unmapped import unmapped
 PREFIX = "base_model.model."  # peft writes it before the names of the base model
 # The tensors of a layer; the first dimension of A is the rank
 _MATRICES = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B")
+_MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")  # of releases of peft
 _CONFIG = "adapter_config.json"
 _FIX = "download the adapter again"
 _POSITIONS = "position_embeddings.weight"  # a table of positions, which an adapter can lengthen
@@ -97,6 +101,21 @@ def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor 
 
 def _sum(weight: Tensor, delta: Tensor, scale: float) -> Tensor:
     return (weight.double() + scale * delta).float()
+
+
+def _with_lengths(
+    weight: Tensor, added: Mapping[str, Tensor], found: list[str], columns: bool
+) -> Tensor:
+    """Return a weight whose rows or columns have the lengths that DoRA trained.
+
+    DataError for a layer without as many magnitudes.
+    """
+    lengths = weight.double().norm(dim=0 if columns else 1)
+    if not found or added[found[0]].shape != lengths.shape:
+        what = f"{found[0]} {list(added[found[0]].shape)}" if found else "no magnitudes"
+        raise DataError(f"a layer has {what}, and DoRA needs {len(lengths)} for it; {_FIX}")
+    factors = added[found[0]].double() / lengths
+    return (weight.double() * (factors if columns else factors[:, None])).float()
 
 
 def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
@@ -203,6 +222,11 @@ def _merged_state(
                 )
             state[name] = _sum(state[name], shift, scales.factor(layer))
             used.update(names)
+            if scales.dora and ranks:
+                found = [f"{layer}.{each}" for each in _MAGNITUDES if f"{layer}.{each}" in added]
+                columns = layer in turned or f"{layer}.lora_embedding_A" in names
+                state[name] = _with_lengths(state[name], added, found, columns)
+                used.update(found)
     if lost := sorted(set(added) - used):
         raise DataError(
             f"{len(lost)} tensors without a counterpart in its base model ({lost[0]}); the adapter belongs "

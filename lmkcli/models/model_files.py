@@ -204,7 +204,8 @@ def copy_files(files: list[Path], target: Path) -> None:
 class Scales(NamedTuple):
     """The factors of low-rank products, from ranks and alphas; some layers may have others than most.
 
-    The factor is alpha / rank, or alpha / sqrt(rank) with `rslora`.
+    The factor is alpha / rank, or alpha / sqrt(rank) with `rslora`. With `dora`, each layer also has a vector
+    of magnitudes.
     """
 
     rank: int
@@ -212,6 +213,7 @@ class Scales(NamedTuple):
     rank_pattern: dict[str, int]
     alpha_pattern: dict[str, float]
     rslora: bool
+    dora: bool
 
     def rank_of(self, layer: str) -> int:
         """Return the declared rank of the layer with this name."""

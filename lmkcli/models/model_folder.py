@@ -39,7 +39,10 @@ _SLOW_TOKENIZER_FILES = (
 )
 NO_LIMIT = (1 << 31) - 1  # the limit of models without a table of positions
 # Architectures in which the first position id follows the id of the padding.
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+_AFTER_PADDING = (
+    *("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "ibert", "xlm-roberta-xl"),
+    *("xmod", "roberta-prelayernorm", "data2vec-text", "luke", "lilt", "markuplm"),
+)
 # Architectures that name their number of positions n_positions
 _N_POSITIONS = ("gpt2", "gptj", "gpt_bigcode", "codegen", "ctrl", "openai-gpt")
 # Facts about the usual architectures, so that errors appear before transformers is imported: encoders

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lmkcli.artifact.kinds import RunManifest
     from lmkcli.data.collection import Collection, Doc, Query
     from lmkcli.data.run import Run
+    from lmkcli.retrieval.filtering import OpenedCollections
     from lmkcli.retrieval.fusion import Fusion
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.retrieval.searching import MemoryBudget
@@ -245,11 +246,16 @@ def _place(passage: "Passage") -> str:
 
 
 def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
-    """The k best documents of an open index for one question, with texts and best passages."""
+    """The k best documents of an open index for one question, with texts and best passages.
+
+    Raises UsageError for a question without a word or a sign.
+    """
     from lmkcli.data.collection import Query
     from lmkcli.retrieval.index import Judges, query_words
 
     check_utf8(question, "the question")
+    if not question.strip():
+        raise UsageError("the question is empty; write one, such as 'stop the turbine'")
     query = Query("q", question)
     run = index.search([query], k)
     ranking = run.rankings["q"]
@@ -909,6 +915,7 @@ class OpenIndex:
         self._last: tuple[tuple[str, ...], Index] | None = (
             None  # the last conditions on rows in memory
         )
+        self._collections: OpenedCollections | None = None  # of conditions
 
     @property
     def info(self) -> "IndexInfo":
@@ -953,10 +960,11 @@ class OpenIndex:
             )
         if self._rows and self._last and self._last[0] == where:
             return self._last[1]
-        from lmkcli.retrieval.filtering import filtered
+        from lmkcli.retrieval.filtering import OpenedCollections, filtered
 
-        settings = self._search.part(OpenSettings)
-        index: Index = filtered(self._index, where, self._search.stages(), settings)
+        self._collections = self._collections or OpenedCollections()
+        settings, stages = self._search.part(OpenSettings), self._search.stages()
+        index: Index = filtered(self._index, where, stages, settings, self._collections)
         self._last = (where, index)
         return index
 

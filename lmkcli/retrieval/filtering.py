@@ -114,16 +114,40 @@ class FilteredIndex:
         return query_words(self._index, question)
 
 
+class OpenedCollections:
+    """The collections that filters have read, by their names: each keeps the metadata of its documents.
+
+    A collection whose files have changed is opened again, so there is one for each name.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Collection] = {}
+
+    def current(self, now: Collection) -> Collection:
+        """The collection of this name that was read before if its files are the same, else `now`."""
+        known = self._known.get(now.name)
+        if known is None or known.file_stats() != now.file_stats():
+            known = self._known[now.name] = now
+        return known
+
+
 def filtered(
-    index: Index, where: Sequence[str], stages: Stages, settings: OpenSettings
+    index: Index,
+    where: Sequence[str],
+    stages: Stages,
+    settings: OpenSettings,
+    opened: OpenedCollections | None = None,
 ) -> FilteredIndex:
     """An index of the indexes in `stages`, opened with these settings, whose hits fulfil all conditions.
+
+    `opened` keeps the metadata for other conditions.
 
     Raises UsageError if the indexes do not record one collection with metadata, and Mismatch if the files of
     this collection have changed since.
     """
     parts = {str(path): stages.artifacts.get(path) for path in stages.paths}
-    conditions = MetadataFilter(where, recorded_collection(parts, settings.vectors))
+    collection = recorded_collection(parts, settings.vectors)
+    conditions = MetadataFilter(where, opened.current(collection) if opened else collection)
     chunks = settings.level == "chunk"
 
     def accepts(name: str) -> bool:

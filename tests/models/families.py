@@ -150,6 +150,15 @@ FAMILIES: dict[str, Family] = {
         _of("XLMRobertaConfig", **_FAIRSEQ_IDS), _xlmr_tokens, "packed",
         "bge-m3, multilingual-e5, arctic-embed-l-v2",
     ),
+    "XLM-R XL": Family(
+        _of("XLMRobertaXLConfig", **_FAIRSEQ_IDS), _xlmr_tokens, "packed", "XLM-R XL and XXL encoders"
+    ),
+    "data2vec": Family(
+        _of("Data2VecTextConfig", **_FAIRSEQ_IDS), _roberta_tokens, "packed", "data2vec-text encoders"
+    ),
+    "I-BERT": Family(
+        _of("IBertConfig", **_FAIRSEQ_IDS), _roberta_tokens, "padded", "ibert-roberta encoders"
+    ),
     "MPNet": Family(_of("MPNetConfig", pad_token_id=1), _xlmr_tokens, "padded", "all-mpnet-base-v2"),
     "DeBERTa": Family(
         _of("DebertaV2Config", relative_attention=True, position_biased_input=False,

@@ -40,10 +40,23 @@ MERGED: dict[str, tuple[str, dict[str, Any]]] = {
     "some layers": ("BERT", LORA | {"layers_to_transform": [1]}),
     "gaussian": ("BERT", LORA | {"init_lora_weights": "gaussian"}),
     "weights as [in, out]": ("GPT-2", LORA | {"target_modules": ["c_attn", "c_proj"]}),
+    "DoRA": ("BERT", LORA | {"use_dora": True}),
+    "DoRA with ranks and rsLoRA": (
+        "BERT",
+        LORA | {"use_dora": True, "rank_pattern": {"key": 2}, "use_rslora": True, "bias": "all"},
+    ),
+    "DoRA of embeddings": (
+        "BERT",
+        LORA | {"use_dora": True, "target_modules": ["word_embeddings", "query"]},
+    ),
+    "DoRA, weights as [in, out]": (
+        "GPT-2",
+        LORA | {"use_dora": True, "target_modules": ["c_attn", "c_proj"]},
+    ),
+    "DoRA of a decoder": ("Qwen3", LORA | {"use_dora": True, "target_modules": "all-linear"}),
     "a decoder": ("Qwen3", LORA | {"target_modules": "all-linear"}),
 }
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "use_dora": ("BERT", {"use_dora": True}),
     "trainable_token_indices": ("BERT", {"trainable_token_indices": [7, 9]}),
     "alora_invocation_tokens": ("Qwen3", {"alora_invocation_tokens": [7]}),
     "layer_replication": ("Qwen3", {"layer_replication": [[0, 1], [0, 1]]}),
@@ -107,6 +120,29 @@ def test_an_adapter_of_a_model_with_rows_before_the_first_position(tmp_path: Pat
         expected = reference(input_ids=torch.from_numpy(ids).long()[None]).last_hidden_state[0]
     made = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu")).states([ids])
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_merged_magnitudes_are_those_of_peft(tmp_path: Path) -> None:
+    folder, reference = adapter_of(tmp_path, "BERT", LORA | {"use_dora": True})
+    expected = reference.merge_and_unload().state_dict()
+    made = load_file(read_model(str(folder)).path / "model.safetensors")
+    for name, value in made.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_an_adapter_without_its_magnitudes_is_refused(tmp_path: Path, damage: str) -> None:
+    folder, _ = adapter_of(tmp_path, "BERT", LORA | {"use_dora": True})
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = next(each for each in tensors if "magnitude" in each)
+    if damage == "missing":
+        del tensors[name]
+    else:
+        tensors[name] = tensors[name][:-1].clone()
+    save_file(tensors, file)
+    with pytest.raises(DataError, match="DoRA needs 32"):
+        read_model(str(folder))
 
 
 @pytest.mark.parametrize("name", REFUSED)

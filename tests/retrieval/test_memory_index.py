@@ -30,6 +30,12 @@ def test_two_lines_search_texts(minilm: Path, temporary: Path) -> None:
     assert [*temporary.iterdir()] == []
 
 
+@pytest.mark.parametrize("question", ["", " \n", ["tea", ""]])
+def test_an_empty_question_is_refused(question: Any) -> None:
+    with pytest.raises(UsageError, match="the question is empty"):
+        lmkcli.index(TEXTS, kind="bm25").search(question)
+
+
 def test_tables_chunks_and_other_kinds(minilm: Path) -> None:
     frame = pd.DataFrame({"docno": ["tea", "bike"], "body": TEXTS})
     passages = lmkcli.index(frame, minilm, unit="chunk", gran="sentence").search("a hole")

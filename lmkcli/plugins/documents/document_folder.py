@@ -264,7 +264,7 @@ class FolderCollection(Collection):
     def _selected(self, path: str) -> bool:
         globs = self._options.get("glob")
         if globs is None:
-            return is_known(path)
+            return is_known(path) or self._tree.is_text(path)
         return any(matches(path, glob) for glob in globs.split("+"))
 
     def _unique_ids(self) -> dict[str, str]:

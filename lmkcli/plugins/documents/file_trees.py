@@ -31,6 +31,10 @@ from lmkcli.system.input_files import MAX_FILE, whole_file
 ZIP = ".zip"
 TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
 ZIPPED = ".gz"
+ARCHIVES = frozenset((ZIP, ".7z", ".bz2", ".rar", ".tar", ".tgz", ".xz", ".zst"))
+_FIRST = (
+    8000  # bytes of a file without a suffix, which is a text if none of them is zero (as in git)
+)
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 # The first words of names of tables in collections
 _DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
@@ -47,6 +51,13 @@ _LINES = frozenset((TEXT, "code", "log"))  # readers of files that may also be t
 def is_known(path: str) -> bool:
     """Whether a file is read without a glob."""
     return bool(_reader_of(path)) or is_table(path)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a file has the suffix of an archive, or of a compressed file that lmk does not unpack."""
+    return bool(
+        {PurePosixPath(path.lower()).suffix, PurePosixPath(unpacked(path)).suffix} & ARCHIVES
+    )
 
 
 def is_table(path: str) -> bool:
@@ -247,7 +258,9 @@ class _Walk:
 
     def _file(self, path: str) -> None:
         self._seen.add(os.path.realpath(self._root / path))
-        if not self._selected(path):
+        if not self._selected(path) and self._ignoring and is_archive(path):
+            self.listing.errors[path] = "is an archive; unpack it, or give it alone"
+        elif not self._selected(path):
             self.listing.others[Path(path).suffix.lower() or "(no suffix)"] += 1
         elif reason := _unreadable_reason(self._root / path, path):
             self.listing.errors[path] = reason
@@ -265,7 +278,7 @@ class _Walk:
                 self.listing.errors[link] = f"cannot be opened ({error.strerror})"
             return
         if not Path(target).is_relative_to(self._real_root):
-            if is_folder or self._selected(link):
+            if is_folder or not Path(link).suffix or self._selected(link):
                 self.listing.errors[link] = (
                     "is a link out of the folder, which lmk does not follow; copy its target"
                 )
@@ -308,6 +321,17 @@ class FileTree(ABC):
     def read(self, path: str) -> bytes:
         """The bytes of a file. Raises DataError, with only the reason, if it is unreadable or too large."""
 
+    @abstractmethod
+    def first_bytes(self, path: str) -> bytes:
+        """The first bytes of a file; none if it is a pipe or is unreadable."""
+
+    def is_text(self, path: str) -> bool:
+        """Whether a file without a suffix is a text by its first bytes."""
+        if PurePosixPath(path).suffix:
+            return False
+        first = self.first_bytes(path)
+        return bool(first) and b"\0" not in first
+
     def stat(self, path: str) -> os.stat_result:
         """Size and times of the file on disk that contains a path. Raises OSError if it was deleted."""
         return self.root.stat()
@@ -322,6 +346,9 @@ class DiskTree(FileTree):
     def read(self, path: str) -> bytes:
         return read_file(self.root / path)
 
+    def first_bytes(self, path: str) -> bytes:
+        return _first_bytes(self.root / path)
+
     def stat(self, path: str) -> os.stat_result:
         return (self.root / path).stat()
 
@@ -334,6 +361,19 @@ class OneFile(FileTree):
 
     def read(self, path: str) -> bytes:
         return read_file(self.root)
+
+    def first_bytes(self, path: str) -> bytes:
+        return _first_bytes(self.root)
+
+
+def _first_bytes(file: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            return b""
+        with file.open("rb") as opened:
+            return opened.read(_FIRST)
+    except OSError:
+        return b""
 
 
 def read_file(file: Path) -> bytes:
@@ -394,6 +434,16 @@ class ZipTree(FileTree):
         if len(data) > MAX_FILE:
             raise DataError(f"is larger than {MAX_FILE:,} bytes")
         return data
+
+    def first_bytes(self, path: str) -> bytes:
+        member = self._archive.getinfo(path)
+        if _refusal(member):
+            return b""
+        try:
+            with self._archive.open(member) as file:
+                return file.read(_FIRST)
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError):
+            return b""
 
 
 def _refusal(member: zipfile.ZipInfo) -> str:

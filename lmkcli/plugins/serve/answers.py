@@ -107,6 +107,8 @@ class Answers:
             characters=limits.characters if not run and request.text == "full" else 0,
         )
         queries = [request.query] if isinstance(request.query, str) else request.query
+        if not run and not all(query.strip() for query in queries):
+            raise BadRequest("query is empty: write a question, such as 'stop the turbine'")
         each = request.k if work.texts or work.passages else 1
         hits = len(queries) * max(each, request.rerank_depth if request.rerank else 0)
         if hits > MAX_HITS:

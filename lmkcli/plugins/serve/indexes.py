@@ -14,7 +14,6 @@ from typing import Any
 from lmkcli.artifact import manifest
 from lmkcli.artifact.artifact import open_artifact
 from lmkcli.artifact.outputs import is_artifact
-from lmkcli.data.collection import Collection
 from lmkcli.data.contexts import has_headings
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.encoding.encoder import Encoder, open_recorded, open_recorded_queries
@@ -22,7 +21,7 @@ from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.documents_index import MATCH, WORDS, DocumentsIndex
 from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.stamps import Stamp, stamp
-from lmkcli.retrieval.filtering import recorded_collection
+from lmkcli.retrieval.filtering import OpenedCollections, recorded_collection
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import Embedding, Filters, Index, Samples, Served
 from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
@@ -124,7 +123,7 @@ class IndexSet:
     rerank_model: str | None
     _cross_encoders: dict[str, ModelReranker]
     _rerankers: dict[str, VectorReranker]
-    _collections: dict[str, Collection] = field(default_factory=dict)
+    _collections: OpenedCollections = field(default_factory=OpenedCollections)
     """Those whose metadata filters have used, by name."""
 
     @classmethod
@@ -221,10 +220,7 @@ class IndexSet:
             name: open_artifact(path) if is_artifact(path) else None for name, path in paths.items()
         }
         now = recorded_collection(made, self.settings.vectors)
-        known = self._collections.get(now.name)
-        if known is None or known.file_stats() != now.file_stats():
-            known = self._collections[now.name] = now
-        return MetadataFilter(where, known)
+        return MetadataFilter(where, self._collections.current(now))
 
     def _reranker(self, name: str, index: Index) -> Reranker:
         if name == MODEL and self.rerank_model:

@@ -52,7 +52,9 @@ def test_each_file_is_a_document_with_its_path_as_id(notes: Path) -> None:
 
 def test_texts_without_a_suffix_and_compressed_files(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("Read me.")
-    (tmp_path / "data").write_text("not a text by its name")
+    (tmp_path / "data").write_text("a text by its first bytes")
+    (tmp_path / "blob").write_bytes(b"bytes\0")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.md.gz").write_bytes(gzip.compress(b"# Knots\n\nTie."))
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Bread."))
     (tmp_path / "c.tar.gz").write_bytes(gzip.compress(b"x"))
@@ -60,10 +62,24 @@ def test_texts_without_a_suffix_and_compressed_files(tmp_path: Path) -> None:
         Doc("README", "Read me.", "README"),
         Doc("a.md.gz", "Tie.", "Knots"),
         Doc("b.txt.gz", "Bread.", "b"),
+        Doc("data", "a text by its first bytes", "data"),
     ]
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Bread.")[:-4])
     with pytest.raises(DataError, match=r"b\.txt\.gz .*damaged.*gzip"):
         docs(f"folder:{tmp_path},unreadable=stop")
+
+
+def test_archives_in_a_folder_are_named(notes: Path) -> None:
+    """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
+    for name in ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz"):
+        (notes / name).parent.mkdir(exist_ok=True)
+        (notes / name).write_bytes(b"PK")
+    collection = open_collection(f"folder:{notes}")
+    assert len(list(collection.docs())) == 3
+    assert "4 files left out (4 archive)" in collection.summary()
+    assert collection.skipped_files()["old.zip"] == "is an archive; unpack it, or give it alone"
+    with pytest.raises(DataError, match=r"old\.zip is an archive"):
+        docs(f"folder:{notes},unreadable=stop")
 
 
 def test_files_that_are_not_read_are_counted(notes: Path) -> None:

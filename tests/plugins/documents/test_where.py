@@ -11,7 +11,8 @@ import pytest
 
 import lmkcli
 from lmkcli.data.run import read_run
-from lmkcli.errors import UsageError
+from lmkcli.data.sources.file_collections import FileCollection
+from lmkcli.errors import Mismatch, UsageError
 from tests import tiny
 from tests.conftest import Lmk
 
@@ -171,3 +172,27 @@ def test_what_has_no_metadata(
     lmk("index", tmp_path / "other.jsonl", "--kind", "bm25", "-o", tmp_path / "o")
     ask = ["search", tmp_path / "b", "--with", tmp_path / "o", "--fuse", "rrf", "-q", "a"]
     assert "different collections" in lmk(*ask, "--where", "type=jsonl", code=2).err
+
+
+def test_the_records_are_read_once_for_several_conditions(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "d.jsonl"
+    tiny.write_jsonl(file, [{"id": str(n), "text": "water", "a": n} for n in range(5)])
+    lmk("index", file, "--kind", "bm25", "-o", tmp_path / "b")
+    opened = lmkcli.open_index(tmp_path / "b")
+    assert [hit.id for hit in opened.search("water", where="a=3")] == ["3"]
+    read = []
+    reading = FileCollection._document_metadata
+
+    def counted(each: FileCollection, name: str) -> dict[str, tuple[str | float, ...]]:
+        read.append(name)
+        return reading(each, name)
+
+    monkeypatch.setattr(FileCollection, "_document_metadata", counted)
+    assert [hit.id for hit in opened.search("water", where="a=4")] == ["4"]
+    assert {hit.id for hit in opened.search("water", where="a<2")} == {"0", "1"}
+    assert not read
+    tiny.write_jsonl(file, [{"id": "7", "text": "water", "a": 4}])
+    with pytest.raises(Mismatch, match="have changed"):
+        opened.search("water", where="a=4")

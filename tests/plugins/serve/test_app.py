@@ -287,7 +287,6 @@ def test_a_wrong_request_is_refused(client: Any, indexes: Path, name: str) -> No
 
 def test_strange_queries_are_answered(client: Any) -> None:
     queries = [
-        " ",
         "\0",
         "<script>alert(1)</script>",
         "\u202eabc",
@@ -298,6 +297,10 @@ def test_strange_queries_are_answered(client: Any) -> None:
         answer = client.post("/v1/search", json={"query": queries, "index": index})
         assert answer.status_code == 200
         assert len(answer.json()["results"]) == len(queries)
+        for query in (" ", ["tea", "\t"]):  # as `lmk search -q` does
+            answer = client.post("/v1/search", json={"query": query, "index": index})
+            assert answer.status_code == 400
+            assert "query is empty" in answer.json()["error"]["message"]
 
 
 def test_the_page_and_its_headers(client: Any) -> None:
