@@ -115,7 +115,8 @@ def _with_lengths(
         what = f"{found[0]} {list(added[found[0]].shape)}" if found else "no magnitudes"
         raise DataError(f"a layer has {what}, and DoRA needs {len(lengths)} for it; {_FIX}")
     factors = added[found[0]].double() / lengths
-    return (weight.double() * (factors if columns else factors[:, None])).float()
+    merged: Tensor = weight.double() * (factors if columns else factors[:, None])
+    return merged.float()
 
 
 def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
