@@ -65,14 +65,14 @@ def _residual_norm(module: Any) -> Forward | None:
         or type(parts["LayerNorm"]) is not nn.LayerNorm
     ):
         return None
-    dense, norm = parts["dense"], parts["LayerNorm"]
+    norm = parts["LayerNorm"]
     if len(norm.normalized_shape) != 1 or norm.weight is None:
         return None
 
     def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():  # the kernel has no backward pass
             return type(self).forward(self, hidden_states, input_tensor)  # type: ignore[no-any-return]
-        x = dense(hidden_states)
+        x, norm = self.dense(hidden_states), self.LayerNorm  # LoRA replaces layers later
         return gpu_kernels.normed(x, norm.weight, norm.bias, norm.eps, residual=input_tensor)
 
     return MethodType(forward, module)

@@ -109,6 +109,16 @@ def test_states_and_gradients_are_those_of_the_model(
     assert not any("forward" in vars(module) for module in transformer.module.modules())
 
 
+def test_layers_that_are_replaced_later_are_used() -> None:
+    module = AutoModel.from_config(BertConfig(**SMALL)).encoder.layer[0].output.to(DEVICE)
+    forward = gpu_layers.fused_forward(module)
+    assert forward is not None
+    module.dense = torch.nn.Linear(100, 48).to(DEVICE)  # as LoRA does
+    inner, residual = torch.randn(3, 100, device=DEVICE), torch.randn(3, 48, device=DEVICE)
+    with torch.no_grad():
+        torch.testing.assert_close(forward(inner, residual), module.eval()(inner, residual))
+
+
 def test_rotation_of_neighbours_is_left_alone() -> None:
     config = GPTJConfig(vocab_size=100, n_embd=48, n_layer=1, n_head=4, rotary_dim=8)
     module = AutoModel.from_config(config)
