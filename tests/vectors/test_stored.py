@@ -99,7 +99,8 @@ def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
         builder = PartBuilder(PartTarget(folder, WHOLE, {"vectors": ("float32", (DIM,))}), start)
         for doc in DOCS[start:stop]:
             row = token_row(doc)
-            builder.add_doc(DocRow(doc, row.hash, len(row.ids), max(len(row.ids) - LIMIT, 0), 1))
+            lost = max(len(row.ids) - LIMIT, 0)
+            builder.add_docs([DocRow(doc, row.hash, len(row.ids), lost, 1)])
         builder.add_array("vectors", np.array([vector(doc) for doc in DOCS[start:stop]]))
         builder.publish()
     parts.mark_done(folder, WHOLE, len(DOCS))
