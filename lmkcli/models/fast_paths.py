@@ -178,7 +178,7 @@ class ReplacedModules:
 
 def can_fuse(device: torch.device, trainable: bool) -> bool:
     """Return whether layers on a device may be fused."""
-    return kernels_run(device) if device.type == "cuda" else not trainable
+    return kernels_run(device) or (device.type == "cpu" and not trainable)
 
 
 def fuse(model: nn.Module, device: torch.device) -> ReplacedModules:

@@ -14,20 +14,13 @@ tried with random numbers. `Transformer.check` compares the whole model with its
 
 import copy
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-
-try:  # PyTorch for GPUs installs Triton
-    from lmkcli.models import gpu_kernels
-
-    TRITON = True
-except ImportError:
-    TRITON = False
 
 Forward = Callable[..., Any]
 ROTATION = "apply_rotary_pos_emb"  # the name of the rotation in transformers
@@ -39,15 +32,23 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@cache
+def kernels() -> Any:
+    """Return the module of kernels. ImportError without Triton, which PyTorch for GPUs installs."""
+    from lmkcli.models import gpu_kernels  # imported here: it takes half a second
+
+    return gpu_kernels
+
+
 @lru_cache(maxsize=8)
 def kernels_run(device: torch.device) -> bool:
-    """Return whether Triton is installed, and can compile a kernel for this device."""
-    if not TRITON:
+    """Return whether this is a GPU for which Triton is installed and can compile a kernel."""
+    if device.type != "cuda":
         return False
     x = torch.ones(2, 8, device=device)
     try:
-        gpu_kernels.normed(x, x[0], None, 1e-6)
-    except Exception:  # no compiler, an old driver, an old GPU: the layers run unfused
+        kernels().normed(x, x[0], None, 1e-6)
+    except Exception:  # no Triton, no compiler, an old driver, an old GPU: the layers run unfused
         return False
     return True
 
@@ -69,11 +70,11 @@ def _residual_norm(module: Any) -> Forward | None:
     if len(norm.normalized_shape) != 1 or norm.weight is None:
         return None
 
-    def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+    def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> Any:
         if torch.is_grad_enabled():  # the kernel has no backward pass
-            return type(self).forward(self, hidden_states, input_tensor)  # type: ignore[no-any-return]
+            return type(self).forward(self, hidden_states, input_tensor)
         x, norm = self.dense(hidden_states), self.LayerNorm  # LoRA replaces layers later
-        return gpu_kernels.normed(x, norm.weight, norm.bias, norm.eps, residual=input_tensor)
+        return kernels().normed(x, norm.weight, norm.bias, norm.eps, residual=input_tensor)
 
     return MethodType(forward, module)
 
@@ -95,10 +96,10 @@ def _rms_norm(module: Any) -> Forward | None:
     except Exception:  # it needs something else than states
         return None
 
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(self: Any, x: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
             return functional.rms_norm(x, (width,), self.weight, eps)
-        return gpu_kernels.normed(x, self.weight, None, eps, centre=False)
+        return kernels().normed(x, self.weight, None, eps, centre=False)
 
     return MethodType(forward, module)
 
@@ -113,7 +114,7 @@ def _gate(module: Any) -> Forward | None:
 
         def forward(self: Any, x: torch.Tensor) -> Any:
             gate, up = self.gate_proj(x), self.up_proj(x)
-            product = gpu_kernels.gated(gate.flatten(0, -2), up.flatten(0, -2), kind)
+            product = kernels().gated(gate.flatten(0, -2), up.flatten(0, -2), kind)
             return self.down_proj(product.view(*x.shape[:-1], -1))
 
     elif names == {"Wi", "Wo"}:
@@ -122,7 +123,7 @@ def _gate(module: Any) -> Forward | None:
         def forward(self: Any, x: torch.Tensor) -> Any:
             both = self.Wi(x).flatten(0, -2)
             width = both.shape[1] // 2
-            product = gpu_kernels.gated(both[:, :width], both[:, width:], kind)
+            product = kernels().gated(both[:, :width], both[:, width:], kind)
             return self.Wo(self.drop(product.view(*x.shape[:-1], -1)))
 
     else:
@@ -172,7 +173,7 @@ def _with_rotation(kind: Any) -> FunctionType | None:
         if not packed or k.shape[-1] != width or rest or more.get("unsqueeze_dim", 1) != 1:
             return slow(q, k, cos, sin, *rest, **more)
         return tuple(
-            gpu_kernels.rotated(x[0].transpose(0, 1), cos[0], sin[0]).transpose(0, 1)[None]
+            kernels().rotated(x[0].transpose(0, 1), cos[0], sin[0]).transpose(0, 1)[None]
             for x in (q, k)
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmkcli.models.gpu_layers import kernels_run
+from lmkcli.models.gpu_layers import kernels, kernels_run
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.engines.exact.topk import SAFE
 from lmkcli.retrieval.vectors.vector_search import Matrix, RowHits, VectorSearch, check_finite
@@ -177,9 +177,7 @@ class GpuExact(VectorSearch):
 def _products(rows: torch.Tensor, queries: torch.Tensor, out: torch.Tensor) -> None:
     """Set out[q, i], in float64, to the product of rows[q * n + i] and queries[q]; out is [queries, n]."""
     if kernels_run(rows.device):
-        from lmkcli.models import gpu_kernels  # imported here: not every machine has Triton
-
-        gpu_kernels.row_products(rows, queries, out)
+        kernels().row_products(rows, queries, out)
     else:
         torch.bmm(rows.double().view(*out.shape, -1), queries[:, :, None], out=out[:, :, None])
 
