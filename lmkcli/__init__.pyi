@@ -614,7 +614,6 @@ class Import(_Import):
         top_terms: Sparse vectors: number of terms of a document to keep, those of the largest weights.
             Default: all.
         query_top_terms: Sparse vectors: number of terms of a query to keep. Default: all.
-        sum_windows: Sparse vectors: add the weights of a term in all windows, instead of their maximum.
         scale: anserini-json: the numbers of the files are the weights times N. Default: 100, for whole
             numbers.
         if_exists: If the output exists: continue it, fail, or replace it.
@@ -642,7 +641,6 @@ class Import(_Import):
         normalize: bool | None = None,
         top_terms: int | None = None,
         query_top_terms: int | None = None,
-        sum_windows: bool | None = None,
         scale: float | None = None,
         if_exists: Literal['resume', 'fail', 'overwrite'] = 'resume',
         ids: str | Path | None = None,

@@ -383,6 +383,8 @@ def _rows_of(point: EntryPoint) -> Iterator[Row]:
     provider = f"{distribution.name} {distribution.version}" if distribution else point.name
     try:
         rows: Iterable[Row] = point.load().ROWS
+    except UsageError:  # its module imports lmk's code, which reads the plug-ins again
+        raise
     except Exception as error:  # the code of another package runs here
         raise UsageError(f"the plug-in {provider} cannot be used: {error}; uninstall it") from error
     for row in rows:

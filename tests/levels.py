@@ -77,8 +77,9 @@ def left_out(items: list[pytest.Item], percent: float) -> set[pytest.Item]:
     for item in items:
         if item.get_closest_marker("nightly"):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {name: max(1, round(percent * len(cases) / 100)) for name, cases in sweeps.items()}
     return {
         item
         for name, cases in sweeps.items()
-        for item in rng(name).sample(cases, len(cases) - max(1, round(percent * len(cases) / 100)))
+        for item in rng(name).sample(cases, max(0, len(cases) - kept[name]))
     }

@@ -365,11 +365,20 @@ def _keeps_space(folder: ModelFolder, pooler: Pooler, representation: Representa
 
 
 def _check_settings(options: RecipeOptions, pool: str) -> None:
-    """Raise UsageError for an option that belongs to other poolers (`PoolerRow.settings`)."""
+    """Raise UsageError for an option that belongs to other poolers (`PoolerRow.settings`).
+
+    Also raises it for a pooler with options that its representation does not store.
+    """
     groups = {row.name: setting_names(row.name) for row in catalog.POOLERS.values()}
     own = setting_names(pool)
+    if own and type(representation_of(pool)).settings is Representation.settings:
+        raise UsageError(
+            f"--pool {pool} has the options {', '.join(sorted(own))}, and no recipe stores them; correct "
+            f"the package {pooler_package(pool)} (Representation.settings)"
+        )
     for name in POOLER_OPTIONS:
-        if name not in own and getattr(options, name):
+        value = getattr(options, name)
+        if name not in own and value and value != getattr(RecipeOptions, name):  # the default
             users = [pooler for pooler, names in groups.items() if name in names]
             raise UsageError(
                 f"--{name.replace('_', '-')} has no effect with --pool {pool}, only with --pool "

@@ -323,11 +323,11 @@ POOLER_OPTIONS = tuple(
 
 if TYPE_CHECKING:
 
-    class PoolerOptions(Settings):
-        """The flags of all poolers that have some."""
+    class PoolerOptions(SharedRecipeOptions):
+        """The flags that all poolers share, and those of single poolers."""
 
 else:
-    PoolerOptions = composed("PoolerOptions", *POOLER_GROUPS.values())
+    PoolerOptions = composed("PoolerOptions", *POOLER_GROUPS.values(), SharedRecipeOptions)
 
 
 def setting_names(pool: str) -> frozenset[str]:
@@ -337,5 +337,5 @@ def setting_names(pool: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions(PoolerOptions, SharedRecipeOptions):
+class RecipeOptions(PoolerOptions):
     """The flags of a recipe. If a field is None, the model folder determines the setting."""

@@ -20,7 +20,7 @@ from typing import (
 
 from lmkcli import catalog
 from lmkcli.core import CODECS
-from lmkcli.errors import UsageError
+from lmkcli.errors import LmkError, UsageError
 from lmkcli.spec.values import AUTO, Device, parser_of
 from lmkcli.system.hardware import usable_processors
 
@@ -109,13 +109,24 @@ def composed(name: str, *groups: type[Settings]) -> type[Settings]:
 def declared_groups(
     table: catalog.Catalog[Any], attribute: str = "settings"
 ) -> dict[str, type[Settings]]:
-    """Return the groups of settings that the rows of a catalog name, by 'module:Class', each once."""
+    """Return the groups of settings that the rows of a catalog name, by 'module:Class', each once.
+
+    Raises UsageError for a group of another package that cannot be imported.
+    """
     rows = {getattr(row, attribute): row for row in table.values()}
-    return {
-        target: catalog.load(row, f"{table.what} '{row.name}'", target)
-        for target, row in rows.items()
-        if target
-    }
+    return {target: _group(row, table.what, target) for target, row in rows.items() if target}
+
+
+def _group(row: catalog.Row, what: str, target: str) -> type[Settings]:
+    try:
+        group: type[Settings] = catalog.load(row, f"{what} '{row.name}'", target)
+    except Exception as error:  # the code of another package runs here
+        if not row.provider or isinstance(error, LmkError):
+            raise
+        raise UsageError(
+            f"the plug-in {row.provider} cannot be used: {error}; uninstall it"
+        ) from error
+    return group
 
 
 @cache

@@ -58,7 +58,9 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
     verb: ClassVar[str] = "import"
     example: ClassVar[str] = "vectors/"
     # The other tool has split the texts; the recipe only describes the unit of a vector.
-    unused: ClassVar[tuple[str, ...]] = (*("window", "overlap", "context", "extend", "pad_to_max"),)
+    unused: ClassVar[tuple[str, ...]] = (
+        *("window", "overlap", "sum_windows", "context", "extend", "pad_to_max"),
+    )
 
     source: Annotated[
         Path,

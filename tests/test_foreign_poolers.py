@@ -1,0 +1,105 @@
+"""Poolers of other packages with settings: faults of such a package are named, and other poolers work."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import PACKAGE
+from tests.test_plugins import run_lines
+
+ROWS = """
+from lmkcli.catalog import PoolerRow
+ROWS = (PoolerRow("soft", "soft.pooler:SOFT", "soft", settings="soft.settings:SoftSettings"),)
+"""
+SETTINGS = """
+from dataclasses import dataclass
+from typing import Annotated
+from lmkcli.spec.settings import Flag, Settings
+
+@dataclass(frozen=True, kw_only=True)
+class SoftSettings(Settings):
+    {field}: Annotated[int, Flag("soft: sharpness.", min=1)] = 3
+"""
+POOLER = """
+from lmkcli.encoding.dense_vectors import Dense
+from lmkcli.pooling.table import Pooler
+
+class Stored(Dense):
+    def settings(self, options, query):
+        return {{"sharpness": options.sharpness}}
+
+STORED = Stored()
+SOFT = Pooler("soft", "every"{representation})
+"""
+STORES = ', representation="soft.pooler:STORED"'
+
+
+def install(
+    folder: Path, rows: str = "", settings: str = "", field: str = "sharpness", stores: str = STORES
+) -> Path:
+    """Write a package with one pooler. `rows` and `settings` are lines before the code of its modules."""
+    package = folder / "site" / "soft"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(rows + ROWS)
+    (package / "settings.py").write_text(settings + SETTINGS.format(field=field))
+    (package / "pooler.py").write_text(POOLER.format(representation=stores))
+    facts = package.with_name("soft-0.1.dist-info")
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: soft\nVersion: 0.1\n")
+    (facts / "entry_points.txt").write_text("[lmkcli.plugins]\nsoft = soft\n")
+    return package.parent
+
+
+def run(folder: Path, site: Path, *lines: str) -> list[list[object]]:
+    return run_lines(lines, folder, PACKAGE.parent, site)
+
+
+def test_its_setting_has_a_default_and_is_recorded(
+    tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    os.symlink(beir, tmp_path / "corpus")
+    os.symlink(tiny_model("bert"), tmp_path / "model")
+    soft = "encode ./corpus -m model --pool soft"
+    found = run(
+        tmp_path,
+        install(tmp_path),
+        "encode ./corpus -m model --pool mean -o means",
+        f"{soft} -o soft",
+        f"{soft} --sharpness 7 -o soft",
+        "encode ./corpus -m model --pool mean --sharpness 7 -o x",
+    )
+    assert [code for code, *_ in found] == [0, 0, 3, 2], found
+    assert "recipe.doc.settings.sharpness: 3 | 7" in str(found[2][2])
+    assert "--sharpness has no effect with --pool mean, only with --pool soft" in str(found[3][2])
+
+
+def test_options_that_no_recipe_stores_are_refused(
+    tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    os.symlink(beir, tmp_path / "corpus")
+    os.symlink(tiny_model("bert"), tmp_path / "model")
+    line = "encode ./corpus -m model --pool soft --sharpness 7 -o soft"
+    ((code, _, err),) = run(tmp_path, install(tmp_path, stores=""), line)
+    assert code == 2
+    assert "no recipe stores them; correct the package soft 0.1" in str(err)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"rows": "import nowhere"}, "the plug-in soft 0.1 cannot be used: No module named"),
+        ({"settings": "import nowhere"}, "the plug-in soft 0.1 cannot be used: No module named"),
+        ({"rows": "from lmkcli import Encode"}, "circular import"),
+        ({"field": "window"}, "both declare the setting window; rename one of them"),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_named_once(
+    fault: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    shown, failed = run(tmp_path, install(tmp_path, **fault), "--version", "encode --help")
+    assert shown[0] == 0
+    assert failed[0] == 2
+    assert said in str(failed[2])
+    assert str(failed[2]).count("cannot be used") <= 1
