@@ -24,6 +24,7 @@ from transformers import (
 from transformers.activations import ACT2FN
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux on x86-64 only")
+from triton.runtime.errors import PTXASError
 
 from lmkcli.models import attention, gpu_kernels, gpu_layers
 from lmkcli.models.fast_paths import ReplacedModules
@@ -198,6 +199,22 @@ def test_rotation_of_neighbours_is_left_alone() -> None:
     module = AutoModel.from_config(config)
     kinds = [type(each).__name__ for each in module.modules() if gpu_layers.fused_forward(each)]
     assert not kinds
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_model_unfused(
+    model: tuple[Transformer, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old GPUs compile kernels for float32 only; each start tries one such kernel."""
+
+    class Failing:
+        def __getitem__(self, grid: Any) -> Any:
+            raise PTXASError("no bf16")
+
+    for name in ("_norm", "_rotate", "_gated"):
+        monkeypatch.setattr(gpu_kernels, name, Failing())
+    monkeypatch.setattr("lmkcli.models.transformer.fuse", lambda *_: fused(model[0])[0])
+    fast = model[0].check(fusing=True)
+    assert (fast.fused, fast.packed) == (False, True)
 
 
 @pytest.mark.parametrize("width", [100, 128, 384])
