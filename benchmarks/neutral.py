@@ -52,7 +52,7 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import resolve_whole
 from lmkcli.encoding.token_stream import token_stream, tokenized
 from lmkcli.evaluation.measures import evaluate
-from lmkcli.models import decoders
+from lmkcli.models import prediction_head
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.plugins.pretrain import corpus as corpora
@@ -549,7 +549,7 @@ def whole_run(args: argparse.Namespace) -> None:
     """Do everything; write what there is into the output folder, also after an error."""
     size, work, output = TINY if args.tiny else Size(SHAPE), args.work, args.output
     budget = Budget(*(START + at for at in Budget.of(args.seconds, args)))
-    decoders.LOGITS_BLOCK = size.logits
+    prediction_head.LOGITS_BLOCK = size.logits
     work.mkdir(parents=True)
     output.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {

@@ -127,9 +127,15 @@ def _row_products(  # type: ignore[no-untyped-def]
 
 
 def _launch(near: torch.Tensor, kernel: Any, grid: tuple[int, ...], *arguments: Any) -> None:
-    """Run a kernel on the device of a tensor. Triton itself launches on the current one."""
-    with torch.cuda.device_of(near):  # type: ignore[no-untyped-call]
-        kernel[grid](*arguments)
+    """Run a kernel on the device of a tensor. Triton itself launches on the current one.
+
+    Raises RuntimeError, as operations of torch do, if this device cannot run the kernel with these types.
+    """
+    try:
+        with torch.cuda.device_of(near):  # type: ignore[no-untyped-call]
+            kernel[grid](*arguments)
+    except triton.TritonError as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def normed(

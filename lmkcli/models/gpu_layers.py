@@ -8,8 +8,8 @@ the `forward` of these modules is replaced:
 - feed-forwards that multiply an activation by a gate,
 - attention that rotates queries and keys: its own code runs with another function for the rotation.
 
-A part is replaced only if it computes what its kernel computes: for norms, activations and rotations, this is
-tried with random numbers. `Transformer.check` compares the whole model with its own code afterwards.
+A part is replaced only if it computes what its kernel computes: for norms, gates and rotations, this is tried
+with random numbers. `Transformer.check` compares the whole model with its own code afterwards.
 """
 
 import copy
@@ -71,7 +71,8 @@ def _residual_norm(module: Any) -> Forward | None:
         return None
 
     def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> Any:
-        if torch.is_grad_enabled():  # the kernel has no backward pass
+        # The kernel has no backward pass and no dropout, which training also needs without gradients
+        if torch.is_grad_enabled() or self.training:
             return type(self).forward(self, hidden_states, input_tensor)
         x, norm = self.dense(hidden_states), self.LayerNorm  # LoRA replaces layers later
         return kernels().normed(x, norm.weight, norm.bias, norm.eps, residual=input_tensor)
@@ -87,6 +88,7 @@ def _rms_norm(module: Any) -> Forward | None:
         return None
     width = len(module.weight)
     x = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
+    x *= torch.tensor([[1e-3], [1], [1e3]])  # the first row shows eps
     try:
         with torch.no_grad():
             alone = copy.deepcopy(module).cpu().float()
@@ -111,16 +113,24 @@ def _gate(module: Any) -> Forward | None:
     }
     if names == {"gate_proj", "up_proj", "down_proj"}:
         kind = activation_kind(getattr(module, "act_fn", None))
+        layers: dict[str, nn.Module] = {
+            "gate_proj": _Half(0), "up_proj": _Half(1), "down_proj": nn.Identity()
+        }  # fmt: skip
 
         def forward(self: Any, x: torch.Tensor) -> Any:
+            if self.training and not trains:
+                return type(self).forward(self, x)
             gate, up = self.gate_proj(x), self.up_proj(x)
             product = kernels().gated(gate.flatten(0, -2), up.flatten(0, -2), kind)
             return self.down_proj(product.view(*x.shape[:-1], -1))
 
     elif names == {"Wi", "Wo"}:
         kind = activation_kind(getattr(module, "act", None))
+        layers = {"Wi": nn.Identity(), "Wo": nn.Identity(), "drop": nn.Identity()}
 
         def forward(self: Any, x: torch.Tensor) -> Any:
+            if self.training and not trains:
+                return type(self).forward(self, x)
             both = self.Wi(x).flatten(0, -2)
             width = both.shape[1] // 2
             product = kernels().gated(both[:, :width], both[:, width:], kind)
@@ -128,15 +138,50 @@ def _gate(module: Any) -> Forward | None:
 
     else:
         return None
-    return MethodType(forward, module) if kind else None
+    if not kind or not _multiplies(module, layers, kind, training=False):
+        return None
+    trains = _multiplies(module, layers, kind, training=True)
+    return MethodType(forward, module)
+
+
+class _Half(nn.Module):
+    """Return one half of each vector: a linear layer with known results."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.chunk(2, -1)[self._number]
+
+
+def _multiplies(module: Any, layers: dict[str, nn.Module], kind: str, training: bool) -> bool:
+    """Return whether a feed-forward with these layers computes act(first half) * second half, and no more.
+
+    More can be a limit of large numbers, a factor, or dropout in training.
+    """
+    x = torch.randn(2, 8, 2 * 64, generator=torch.Generator().manual_seed(0))
+    x[1] *= 100
+    first, second = x.chunk(2, -1)
+    try:
+        alone = copy.copy(module)  # without its weights
+        others = set(module._modules) - set(layers)
+        alone.__dict__["_modules"] = {
+            **{name: copy.deepcopy(module._modules[name]) for name in others}, **layers
+        }  # fmt: skip
+        with torch.no_grad(), torch.random.fork_rng([]):
+            found = alone.train(training)(x)
+        return torch.allclose(found, ACTIVATIONS[kind](first) * second, rtol=1e-5, atol=1e-5)
+    except Exception:  # it needs more than the results of its layers
+        return False
 
 
 def activation_kind(activation: Any) -> str:
     """Return the name of an activation in ACTIVATIONS; empty for another one."""
-    x = torch.linspace(-6, 6, 97)
+    x = torch.cat([torch.linspace(-6, 6, 97), torch.linspace(-1000, 1000, 97)])  # some have limits
     for name, function in ACTIVATIONS.items():
         try:
-            if torch.allclose(activation(x), function(x), rtol=0, atol=1e-6):
+            if torch.allclose(activation(x), function(x), rtol=1e-6, atol=1e-6):
                 return name
         except Exception:  # no activation at all
             return ""

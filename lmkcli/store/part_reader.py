@@ -1,7 +1,7 @@
 """Reading parts: open arrays and document tables, check them, and sum up what they contain."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.artifact import manifest
-from lmkcli.data.collection import CollectionDigest, Doc
+from lmkcli.data.collection import CollectionDigest
 from lmkcli.errors import DataError
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
@@ -81,15 +81,17 @@ class Counts:
 
     def add(self, rows: Sequence[DocRow]) -> None:
         """Add documents."""
-        counts = [row[2:] for row in rows]  # without the document and its hash
-        table = np.array(counts, np.int64).reshape(-1, len(DocRow._fields) - 2)
-        sums = dict(zip(DocRow._fields[2:], table.sum(0).tolist(), strict=True))
-        for name, total in sums.items():
-            setattr(self, name, getattr(self, name) + total)
-        tokens, lost = table[:, 0], table[:, 1]
-        self.docs += len(rows)
-        self.cut += int((lost > 0).sum())
-        self.empty += int((tokens == 0).sum())
+        names = DocRow._fields[2:]  # without the document and its hash
+        table = np.array([row[2:] for row in rows], np.int64).reshape(-1, len(names))
+        self.add_columns(dict(zip(names, table.T, strict=True)))
+
+    def add_columns(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add documents by the columns of their table."""
+        for name, column in columns.items():
+            setattr(self, name, getattr(self, name) + int(column.sum(dtype=np.int64)))
+        self.docs += len(columns["tokens"])
+        self.cut += int((columns["lost"] > 0).sum())
+        self.empty += int((columns["tokens"] == 0).sum())
 
 
 def doc_table(folder: Path, name: PartName) -> DocTable:
@@ -98,7 +100,7 @@ def doc_table(folder: Path, name: PartName) -> DocTable:
 
 
 def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
-    """Return the counts of the live rows. Parts with deleted rows are counted row by row."""
+    """Return the counts of the live rows. For parts with deleted rows, their documents are read."""
     total = Counts()
     for piece in slices:
         summary = part_summary(folder, piece.name)
@@ -107,14 +109,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
                 setattr(total, name, getattr(total, name) + getattr(summary, name))
             continue
         table = doc_table(folder, piece.name)
-        names = table.counts
-        columns = (table.column(name)[piece.live].tolist() for name in names)
-        total.add(
-            [
-                DocRow(Doc("", ""), b"", **dict(zip(names, counts, strict=True)))
-                for counts in zip(*columns, strict=True)
-            ]
-        )
+        total.add_columns({name: table.column(name)[piece.live] for name in table.counts})
     return total
 
 

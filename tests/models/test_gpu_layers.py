@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 from transformers import (
     AutoModel,
     BertConfig,
     GemmaConfig,
     GPTJConfig,
+    GteConfig,
     LlamaConfig,
     MistralConfig,
     ModernBertConfig,
@@ -19,8 +21,10 @@ from transformers import (
     Qwen3Config,
     XLMRobertaConfig,
 )
+from transformers.activations import ACT2FN
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux on x86-64 only")
+from triton.runtime.errors import PTXASError
 
 from lmkcli.models import attention, gpu_kernels, gpu_layers
 from lmkcli.models.fast_paths import ReplacedModules
@@ -110,13 +114,84 @@ def test_states_and_gradients_are_those_of_the_model(
 
 
 def test_layers_that_are_replaced_later_are_used() -> None:
-    module = AutoModel.from_config(BertConfig(**SMALL)).encoder.layer[0].output.to(DEVICE)
+    module = AutoModel.from_config(BertConfig(**SMALL)).encoder.layer[0].output.to(DEVICE).eval()
     forward = gpu_layers.fused_forward(module)
     assert forward is not None
     module.dense = torch.nn.Linear(100, 48).to(DEVICE)  # as LoRA does
     inner, residual = torch.randn(3, 100, device=DEVICE), torch.randn(3, 48, device=DEVICE)
     with torch.no_grad():
-        torch.testing.assert_close(forward(inner, residual), module.eval()(inner, residual))
+        torch.testing.assert_close(forward(inner, residual), module(inner, residual))
+
+
+@pytest.mark.parametrize("kind", [BertConfig, ModernBertConfig, GteConfig])
+def test_passes_without_gradients_are_those_of_the_model_that_is_trained(kind: Any) -> None:
+    """Gradient caching runs a pass without gradients, with dropout and with adapters; so do scores."""
+    names = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "attention_dropout")
+    dropout = {name: 0.5 for name in names if hasattr(kind(), name)}
+    module = AutoModel.from_config(kind(**SMALL, **dropout)).train().to(DEVICE)
+    replaced, _ = fused(Transformer(module, 48, 1000, DEVICE, "fp32"))
+    for layer in list(module.modules()):
+        for name, child in layer.named_children():
+            if type(child) is nn.Linear and name in ("dense", "Wo", "down_proj"):
+                adapted = nn.Linear(child.in_features, child.out_features).to(DEVICE)
+                setattr(layer, name, adapted)
+    ids = torch.arange(1, 22, device=DEVICE)[None]
+
+    def states() -> torch.Tensor:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return module(input_ids=ids).last_hidden_state  # type: ignore[no-any-return]
+
+    found = [states(), module.eval() and states()]
+    module.train()
+    replaced.restore()
+    for one, other in zip(found, [states(), module.eval() and states()], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+class FeedForward(nn.Module):
+    """A gated feed-forward that may do more than its layers show."""
+
+    def __init__(self, limit: float = torch.inf, factor: float = 1, dropout: float = 0) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(8, 8) for _ in range(3))
+        self.act_fn, self.limit, self.factor, self.rate = nn.SiLU(), limit, factor, dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product = self.act_fn(self.gate_proj(x)) * self.up_proj(x).clamp(max=self.limit)
+        product = functional.dropout(product, self.rate, self.training)
+        return self.down_proj(product * self.factor)  # type: ignore[no-any-return]
+
+
+def test_feed_forwards_that_do_more_are_left_alone() -> None:
+    assert gpu_layers.fused_forward(FeedForward().train()) is not None
+    assert gpu_layers.fused_forward(FeedForward(limit=10)) is None
+    assert gpu_layers.fused_forward(FeedForward(factor=1.01)) is None
+    dropping, x = FeedForward(dropout=0.5).to(DEVICE), torch.randn(3, 8, device=DEVICE)
+    forward = gpu_layers.fused_forward(dropping)
+    assert forward is not None
+    torch.manual_seed(0)
+    found = forward(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, dropping(x))
+    dropping.eval()
+    torch.testing.assert_close(forward(x), dropping(x))
+
+
+class LaterEpsilon(nn.Module):
+    """A norm that adds epsilon to the root, not to the mean square."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(16)), 1e-6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x / (x.square().mean(-1, keepdim=True).sqrt() + self.eps)
+
+
+def test_norms_with_another_epsilon_are_left_alone() -> None:
+    assert gpu_layers.fused_forward(nn.RMSNorm(16, eps=1e-6)) is not None
+    assert gpu_layers.fused_forward(LaterEpsilon()) is None
 
 
 def test_rotation_of_neighbours_is_left_alone() -> None:
@@ -124,6 +199,22 @@ def test_rotation_of_neighbours_is_left_alone() -> None:
     module = AutoModel.from_config(config)
     kinds = [type(each).__name__ for each in module.modules() if gpu_layers.fused_forward(each)]
     assert not kinds
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_model_unfused(
+    model: tuple[Transformer, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old GPUs compile kernels for float32 only; each start tries one such kernel."""
+
+    class Failing:
+        def __getitem__(self, grid: Any) -> Any:
+            raise PTXASError("no bf16")
+
+    for name in ("_norm", "_rotate", "_gated"):
+        monkeypatch.setattr(gpu_kernels, name, Failing())
+    monkeypatch.setattr("lmkcli.models.transformer.fuse", lambda *_: fused(model[0])[0])
+    fast = model[0].check(fusing=True)
+    assert (fast.fused, fast.packed) == (False, True)
 
 
 @pytest.mark.parametrize("width", [100, 128, 384])
@@ -156,6 +247,7 @@ def test_activations_are_recognised_by_what_they_compute() -> None:
     assert gpu_layers.activation_kind(torch.nn.GELU(approximate="tanh")) == "gelu_tanh"
     assert gpu_layers.activation_kind(torch.nn.SiLU()) == "silu"
     assert gpu_layers.activation_kind(torch.nn.ReLU()) == ""
+    assert gpu_layers.activation_kind(ACT2FN["gelu_10"]) == ""  # limited to 10
     assert gpu_layers.activation_kind(None) == ""
 
 
