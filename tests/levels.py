@@ -2,7 +2,7 @@
 
 A sweep has more cases than a maintainer waits for. `sample` and `pairs` leave a few of them in the
 level of the test, and mark the others `nightly`. `rng` draws moments, damages and the like. All of
-them use one seed, LMK_TEST_SEED; every run prints it.
+them use one seed, LMK_TEST_SEED; every run without -q prints it.
 """
 
 import itertools

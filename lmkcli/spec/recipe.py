@@ -74,9 +74,7 @@ class EncoderConfig:
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: add EOS after the content if the tokenizer does not
-    pad_to_max: bool = (
-        False  # whether inputs are padded to full length, because the model reads padding
-    )
+    pad_to_max: bool = False  # whether inputs are padded to full length (some models read padding)
     # the landmark of a folder with sentence-transformers' LandmarkTransformer, which places texts by its own
     # rules (`make_placer`)
     landmark_token: Number | None = None

@@ -237,7 +237,7 @@ class FolderCollection(Collection):
         return {name: path for path, name in self._opened.ids.items()}
 
     def summary(self) -> str:
-        """What was read and what was left out, in one line; empty if nothing was left out or guessed."""
+        """A line about the files that were read and left out; empty if none was left out or guessed."""
         listing = self._listing
         unread = Counter(map(_brief, (listing.errors | self._skipped).values()))
         ignored = Counter(map(_brief, listing.ignored.values()))

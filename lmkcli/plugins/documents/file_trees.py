@@ -32,9 +32,8 @@ ZIP = ".zip"
 TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
 ZIPPED = ".gz"
 ARCHIVES = frozenset((ZIP, ".7z", ".bz2", ".rar", ".tar", ".tgz", ".xz", ".zst"))
-_FIRST = (
-    8000  # bytes of a file without a suffix, which is a text if none of them is zero (as in git)
-)
+# Bytes of a file without a suffix, which is a text if none of them is zero (as in git)
+_FIRST = 8000
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 # The first words of names of tables in collections
 _DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
@@ -123,7 +122,7 @@ def check_no_queries(folder: Path, name: str) -> None:
 
 
 def _tables_of(folder: Path, words: frozenset[str]) -> list[str]:
-    """The tables in a folder whose name, or the name of whose folder, starts with one of the words."""
+    """The tables in a folder whose own name, or the name of their folder, starts with one of the words."""
     found = []
     for entry in sorted(folder.iterdir()):
         if _NAME_END.split(entry.name.lower(), maxsplit=1)[0] in words:
