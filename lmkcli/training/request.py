@@ -107,7 +107,9 @@ def _check_pooler(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
     pool = resolved.recipe.doc.pool
     own, rows = catalog.pooler_row(pool).train_settings, catalog.POOLERS.values()
     for target, group in POOLER_SETTINGS.items():
-        given = [each for each in options(group) if getattr(settings, each.name) is not None]
+        given = [
+            each for each in options(group) if getattr(settings, each.name) != each.field.default
+        ]
         if given and target != own:
             users = ", ".join(row.name for row in rows if row.train_settings == target)
             raise UsageError(
