@@ -350,7 +350,8 @@ class Encode(_Encode):
         device: Device: auto, cpu, cuda, cuda:1, all.
         batch_tokens: Positions per forward pass; 0: chosen for the model and the device.
         batch_size: Maximum number of inputs per forward pass.
-        workers: Processes that tokenize texts; 0: the main process. Default: by cores on a GPU, else 0.
+        workers: Processes that tokenize texts, next to one that reads them; 0: none. Default: by cores
+            on a GPU, else 0.
         on_overflow: Texts that are too long: truncate and count them, or stop with an error.
         store_text: Store titles and texts with the vectors.
         fields: Text fields of a record, joined by '+', such as headline+body.

@@ -168,6 +168,13 @@ class Collection(ABC):
         """
         return {}
 
+    def can_move(self) -> bool:
+        """Whether a copy of this object can read the documents in another process, and with the same result.
+
+        Not if they are in memory or in a pipe, or if reading them changes other objects.
+        """
+        return False
+
     def skipped_files(self) -> dict[str, str]:
         """Skipped file or row -> the reason, for what has been read so far; of many rows, the first ones."""
         return {}
@@ -253,6 +260,10 @@ class PartOfCollection(Collection):
     def file_stats(self) -> dict[str, list[int]]:
         """The files of the collection; see `Collection.file_stats`."""
         return self._whole.file_stats()
+
+    def can_move(self) -> bool:
+        """Whether another process can read the documents of the collection."""
+        return self._whole.can_move()
 
     def skipped_files(self) -> dict[str, str]:
         """The skipped files of the collection."""

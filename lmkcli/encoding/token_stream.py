@@ -3,11 +3,13 @@
 The tokens of a tokens folder come as the same stream.
 """
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from lmkcli.data.collection import Collection, Doc, DocStream, Shard, doc_hash
+from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
 from lmkcli.progress import Report, estimate_total
 from lmkcli.store import tokens
 from lmkcli.store.doctable import DocRow
@@ -15,7 +17,7 @@ from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.token_blocks import TextTokens, TokenBlock
 from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
 from lmkcli.system.item_streams import batched, prefetch
-from lmkcli.system.workers import in_order
+from lmkcli.system.workers import in_order, in_process
 from lmkcli.text.formatting import counted
 
 WORKER_CHARACTERS = 1 << 16  # per call of one process of several: they should end at the same time
@@ -65,67 +67,93 @@ def token_stream(
 ) -> TokenStream:
     """Return the token rows of one shard without the first `skip`.
 
-    A collection is read in a background thread, and tokenized there or in `workers` processes; tokens are
-    read from their folder.
+    A thread reads ahead. With `workers`, a process of its own reads the source, and `workers` others tokenize
+    for it; so the thread that starts the model shares Python's lock with none of this. A source that
+    another process cannot read is read in the thread.
     """
-    if isinstance(source, Tokens):
-        return _stored_stream(source, shard, skip)
-    read = _Reading(source.docs(shard), tokenize, skip, workers)
-    return TokenStream(read.batches(), read.fraction, read.total)
-
-
-class _Reading:
-    """The batches of a collection without its first documents, and the share of the batches.
-
-    A thread is ahead of the reader of the batches, and reads documents before it tokenizes them. So each
-    document keeps its own share.
-    """
-
-    def __init__(self, docs: DocStream, tokenize: TextTokenizer, skip: int, workers: int) -> None:
-        self._docs, self._tokenize, self._skip = docs, tokenize, skip
-        self._workers = workers
-        self._shares: deque[float | None] = deque()  # of the documents in the current batch
-        self._skipped = 0.0
-        self._last: float | None = None
-
-    def batches(self) -> Iterator[DocBlock]:
-        for batch, share in prefetch(self._shared(), 2):
-            self._last = share
-            yield batch
-
-    def fraction(self) -> float | None:
-        if self._last is None or self._skipped >= 1:
-            return None
-        return (self._last - self._skipped) / (1 - self._skipped)
-
-    def total(self) -> int | None:
-        return None if self._docs.total is None else max(0, self._docs.total - self._skip)
-
-    def _shared(self) -> Iterator[tuple[DocBlock, float | None]]:
-        for batch in tokenized(self._rest(), self._tokenize, self._workers):
-            yield batch, [self._shares.popleft() for _ in range(len(batch))][-1]
-
-    def _rest(self) -> Iterator[Doc]:
-        for number, doc in enumerate(self._docs, 1):
-            if number > self._skip:
-                self._shares.append(self._docs.fraction)
-                yield doc
-            elif number == self._skip:
-                self._skipped = self._docs.fraction or 0.0
-
-
-def _stored_stream(source: "Tokens", shard: Shard, skip: int) -> TokenStream:
-    """The rows of a tokens folder."""
-    rows = shard.rows(source.docs)
-    read, total = 0, max(0, len(rows) - skip)
+    reading = _Reading(source, tokenize, shard, skip, workers)
+    last: _Step | None = None
 
     def batches() -> Iterator[DocBlock]:
-        nonlocal read
-        for batch in prefetch(source.rows(rows.start + skip, rows.stop), 2):
-            read += len(batch)
-            yield batch
+        nonlocal last
+        for step in prefetch(in_process(reading) if reading.can_move() else reading(), 2):
+            if isinstance(step, Collection):
+                # what its copy in another process found out, such as the files that it left out
+                vars(source).update(vars(step))
+            else:
+                last = step
+                yield step.block
 
-    return TokenStream(batches(), lambda: read / total if total else None, lambda: total)
+    return TokenStream(
+        batches(), lambda: last.fraction if last else None, lambda: last.total if last else None
+    )
+
+
+class _Step(NamedTuple):
+    """A block of a stream, the share of the work that ends with it, and the number of documents."""
+
+    block: DocBlock
+    fraction: float | None
+    total: int | None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads a source; in another process, if it can move there."""
+
+    source: Collection | Tokens
+    tokenize: TextTokenizer
+    shard: Shard
+    skip: int
+    workers: int
+
+    def can_move(self) -> bool:
+        """Whether another process should read the source, and can."""
+        here = isinstance(self.source, Collection) and not self.source.can_move()
+        if here or not self.workers:
+            return False
+        try:
+            pickle.dumps(self.source)
+        except Exception:  # of any class of a source: it has a connection, or a function
+            return False
+        return True
+
+    def __call__(self) -> Iterator["_Step | Collection"]:
+        """Yield the blocks of the source, and then the source, which now knows what it left out."""
+        if isinstance(self.source, Tokens):
+            yield from self._stored(self.source)
+        else:
+            yield from self._tokenized(self.source)
+            yield self.source
+
+    def _stored(self, source: Tokens) -> Iterator[_Step]:
+        rows = self.shard.rows(source.docs)
+        read, total = 0, max(0, len(rows) - self.skip)
+        for block in source.rows(rows.start + self.skip, rows.stop):
+            read += len(block)
+            yield _Step(block, read / total if total else None, total)
+
+    def _tokenized(self, source: Collection) -> Iterator[_Step]:
+        docs = source.docs(self.shard)
+        total = None if docs.total is None else max(0, docs.total - self.skip)
+        # documents are read before they are tokenized, so each keeps the share that ends with it
+        shares: deque[float | None] = deque()
+        skipped = 0.0
+
+        def rest() -> Iterator[Doc]:
+            nonlocal skipped
+            for number, doc in enumerate(docs, 1):
+                if number > self.skip:
+                    shares.append(docs.fraction)
+                    yield doc
+                elif number == self.skip:
+                    skipped = docs.fraction or 0.0
+
+        for block in tokenized(rest(), self.tokenize, self.workers):
+            share = [shares.popleft() for _ in range(len(block))][-1]
+            if share is not None:
+                share = (share - skipped) / (1 - skipped) if skipped < 1 else None
+            yield _Step(block, share, total)
 
 
 def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> None:

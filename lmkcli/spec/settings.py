@@ -200,7 +200,7 @@ class EncodeSettings(Settings):
     workers: Annotated[
         int | None,
         Flag(
-            "Processes that tokenize texts; 0: the main process.",
+            "Processes that tokenize texts, next to one that reads them; 0: none.",
             min=0,
             role="speed",
             shown="by cores on a GPU, else 0",
@@ -228,7 +228,7 @@ class EncodeSettings(Settings):
         if self.workers is not None:
             return self.workers
         cores = usable_processors() // devices
-        return min(cores - 2, MOST_WORKERS) if device == "cuda" and cores > 3 else 0
+        return min(cores - 3, MOST_WORKERS) if device == "cuda" and cores > 3 else 0
 
 
 @dataclass(frozen=True, kw_only=True)

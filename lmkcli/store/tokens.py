@@ -65,6 +65,10 @@ class DocBlock(Sequence[TokenRow]):
     def __init__(self, docs: list[Doc], hashes: list[bytes], tokens: TokenBlock) -> None:
         self.docs, self.hashes, self.tokens = docs, hashes, tokens
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle columns, which are read twice as fast as documents."""
+        return _block_of, (tuple(zip(*self.docs, strict=True)), self.hashes, self.tokens)
+
     @classmethod
     def of(cls, rows: Sequence[TokenRow]) -> "DocBlock":
         """Return a block of separate rows; a block stays as it is."""
@@ -101,6 +105,11 @@ class DocBlock(Sequence[TokenRow]):
     def __iter__(self) -> Iterator[TokenRow]:
         every = zip(self.docs, self.hashes, self.tokens, strict=True)
         return (TokenRow(doc, digest, *tokens) for doc, digest, tokens in every)
+
+
+def _block_of(columns: tuple[Any, ...], hashes: list[bytes], block: TokenBlock) -> DocBlock:
+    """Return the block that was pickled as columns of its documents."""
+    return DocBlock([*map(Doc, *columns)] if columns else [], hashes, block)
 
 
 def arrays_of(block: TokenBlock, writer: PartWriter) -> dict[str, NDArray[Any]]:

@@ -10,9 +10,10 @@ import pickle
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from typing import IO, Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
+from itertools import repeat
+from typing import IO, Any, Generic, TypeVar
 
 from lmkcli.errors import DataError, Stopped
 from lmkcli.system.programs import start_python
@@ -25,7 +26,9 @@ _HEADER = 8  # bytes of the length before each message
 _AHEAD = 2  # items of a process that are on their way
 
 
-def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[Result]:
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], count: int
+) -> Generator[Result, None, None]:
     """Apply a function to items in `count` processes, and yield the results in the order of the items.
 
     `work` and the items must be picklable. The items are read in a thread, at most `2 * count` ahead. An
@@ -34,7 +37,8 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) 
 
     Raises Stopped if a process was killed, and DataError if one ended by itself.
     """
-    processes = [_Process(work) for _ in range(count)]
+    packed = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+    processes = [_Process(packed) for _ in range(count)]
     room = threading.Semaphore(_AHEAD * count)
     sent: queue.SimpleQueue[_Process | BaseException | None] = queue.SimpleQueue()
     closed = threading.Event()
@@ -46,7 +50,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) 
                 if closed.is_set():
                     return
                 process = processes[number % count]
-                process.send(item)
+                process.send(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
                 sent.put(process)
             sent.put(None)
         except BaseException as error:  # every exception is passed on to the reader
@@ -71,10 +75,37 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], count: int) 
             process.close()
 
 
+def in_process(start: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+    """Yield the items of an iterator that `start` opens in a process of its own.
+
+    `start` and the items must be picklable, and no item is None. The process is a few items ahead. Errors as
+    of `in_order`.
+    """
+    with closing(in_order(_Opened(start), repeat(None), 1)) as items:
+        for item in items:
+            if item is None:
+                return
+            yield item
+
+
+class _Opened(Generic[Item]):
+    """An iterator as a function: each call returns the next item, and None at the end."""
+
+    def __init__(self, start: Callable[[], Iterator[Item]]) -> None:
+        self._start = start
+        self._items: Iterator[Item] | None = None
+
+    def __call__(self, request: None) -> Item | None:
+        if self._items is None:
+            self._items = self._start()
+        return next(self._items, None)
+
+
 class _Process:
     """A process that applies a function to the items that it receives."""
 
-    def __init__(self, work: Callable[[Any], Any]) -> None:
+    def __init__(self, work: bytes) -> None:
+        """Start with a function that was pickled."""
         self._process = start_python(
             "lmkcli.system.workers", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1"
         )
@@ -86,9 +117,9 @@ class _Process:
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.send(work)
 
-    def send(self, item: Any) -> None:
+    def send(self, item: bytes) -> None:
         try:
-            send(self._items, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+            send(self._items, item)
         except BrokenPipeError:
             raise self._ended() from None
 

@@ -189,6 +189,10 @@ class HubDataset(Collection):
         found = {os.path.relpath(path, place.path): os.stat(path) for path in rows.files}
         return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(found.items())}
 
+    def can_move(self) -> bool:
+        """Yes: all rows are in files."""
+        return True
+
     def fetch(self) -> None:
         """Download the repository into the cache of the hub, with all configurations."""
         if self._place.path == self._given and self._place.commit:

@@ -511,6 +511,9 @@ class FileCollection(Collection):
     def file_stats(self) -> dict[str, list[int]]:
         return self._file_stats
 
+    def can_move(self) -> bool:
+        return bool(self._file_stats)  # pipes have none
+
     def notes(self) -> list[str]:
         return self._notes
 

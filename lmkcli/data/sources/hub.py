@@ -315,6 +315,9 @@ class HubCollection(Collection):
             for name, stat in stats
         }
 
+    def can_move(self) -> bool:
+        return not self._layout.chunked  # those documents are held in memory
+
     def fetch(self) -> None:
         for table in self._layout.tables:
             self._files(table)

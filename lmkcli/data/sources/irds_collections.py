@@ -35,6 +35,7 @@ from lmkcli.data.collection import (
     Shard,
     check_options,
     check_text,
+    open_collection,
     spell,
 )
 from lmkcli.data.fields import Fields
@@ -125,6 +126,15 @@ class IrdsCollection(Collection):
         self._fields = fields
         self._id = name.split(",")[0]
         self._family = self._id.split("/")[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the dataset again in another process."""
+        return open_collection, (f"irds:{self.name}",)
+
+    def can_move(self) -> bool:
+        """Whether ir_datasets has facts about it; a dataset that a program registers has none."""
+        facts = getattr(self._dataset, "docs_metadata", dict)
+        return bool(facts())
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if not self._dataset.has_docs():

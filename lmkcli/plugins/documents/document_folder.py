@@ -182,6 +182,9 @@ class FolderCollection(Collection):
         """Total size, latest modification time, and a hash of all names, sizes and times."""
         return self._opened.file_stats
 
+    def can_move(self) -> bool:
+        return True
+
     def skipped_files(self) -> dict[str, str]:
         """Files that were left out with the reason, and the number of files of each kind that is not read."""
         others = {
