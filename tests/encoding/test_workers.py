@@ -104,13 +104,16 @@ def test_a_killed_process_loses_nothing(
 
 def test_a_copy_of_a_source_reads_the_same(beir: Path, tmp_path: Path) -> None:
     (tmp_path / "docs/inner").mkdir(parents=True)
+    (tmp_path / "rows").mkdir()
     (tmp_path / "docs/a.md").write_text("# Wings\n\nLift and drag.")
     (tmp_path / "docs/inner/b.csv").write_text('id,text\n1,"a ""quoted""\nline"\n2,flow\n')
     (tmp_path / "docs/c.json").write_text("{")
-    pq.write_table(pa.table({"id": ["x", "y"], "text": ["one", "two"]}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"id": ["x", "y"], "text": ["one", "two"]}), tmp_path / "rows/t.parquet"
+    )
     moved = 0
-    for name in (beir, f"{beir},subset=5", tmp_path / "t.parquet", tmp_path / "docs", "stdlib/functions",
-                 "cranfield", f"hf:{tmp_path}/t.parquet"):  # fmt: skip
+    for name in (beir, f"{beir},subset=5", tmp_path / "rows/t.parquet", tmp_path / "docs", "stdlib/functions",
+                 "cranfield", f"hf:{tmp_path}/rows"):  # fmt: skip
         source = open_collection(name)
         if not source.can_move():
             continue
