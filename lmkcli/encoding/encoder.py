@@ -129,18 +129,17 @@ class BatchRunner:
             pack, *rest = remaining
             result = self._launch(pack, [inputs[i] for i in pack])
             if result is None:
-                self._halve([self._length(inputs[i]) for i in pack], name(pack[0]), note)
+                lengths = [max(len(inputs[i].ids), self.model.pad_to) for i in pack]
+                self._halve(lengths, name(pack[0]), note)
                 remaining = self._packs(inputs, sorted(i for p in remaining for i in p))
                 continue
             remaining = rest
             yield result
 
-    def _length(self, one: Input) -> int:
-        return max(len(one.ids), self.model.pad_to)
-
     def _packs(self, inputs: list[Input], selected: list[int]) -> list[list[int]]:
         """Divide the selected inputs into packs, each a list of input numbers."""
-        lengths = [self._length(inputs[i]) for i in selected]
+        least = self.model.pad_to
+        lengths = [max(len(inputs[i].ids), least) for i in selected]
         tokens, size = self.settings.batch_tokens, self.settings.batch_size
         places = packs(lengths, tokens, size, not self.model.packed)
         return [[selected[i] for i in pack] for pack in places]

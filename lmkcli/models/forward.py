@@ -194,16 +194,19 @@ def packs(lengths: Sequence[int], tokens: int, size: int, padded: bool) -> list[
     sequences of similar lengths. The longest come first: if they do not fit into memory, the error appears at
     the start.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    order = np.argsort(-np.array(lengths, np.int64), kind="stable").tolist()
     packed: list[list[int]] = []
-    left = 0  # positions that the last pack can still take
+    room = left = longest = 0  # of the last pack: how many more sequences and positions it can take
     for number in order:
-        longest = lengths[packed[-1][0]] if packed else 0
-        cost = longest if padded else lengths[number]
-        if not packed or cost > left or len(packed[-1]) >= size:
-            packed.append([])
-            left, cost = tokens, lengths[number]
-        packed[-1].append(number)
+        length = lengths[number]
+        cost = longest if padded else length
+        if cost > left or not room:
+            pack: list[int] = []
+            packed.append(pack)
+            room, left, longest = size, tokens, length
+            cost = length
+        pack.append(number)
+        room -= 1
         left -= cost
     return packed
 
