@@ -21,11 +21,8 @@ from lmkcli.store.tokens import DocBlock, TokenRow
 class ContextTokens(NamedTuple):
     """How many tokens the contexts of one document's chunks have, and how many of them did not fit."""
 
-    tokens: int = 0
-    lost: int = 0
-
-
-NO_CONTEXTS = ContextTokens()
+    tokens: int
+    lost: int
 
 
 class PlacedDocuments(NamedTuple):

@@ -27,7 +27,6 @@ from lmkcli.artifact.kinds import (
 )
 from lmkcli.artifact.outputs import rollback_on_error
 from lmkcli.data.collection import Shard
-from lmkcli.encoding.chunk_contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import (
     DocumentEncoder,
     EncodedBatch,
@@ -43,7 +42,7 @@ from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.progress import Call, Report
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts, tokens
-from lmkcli.store.doctable import DocRow
+from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import (
     PartTarget,
     PartWriter,
@@ -229,13 +228,17 @@ def write_vectors(
         if settings.on_overflow == "error":
             _check_nothing_lost(rows, encoded.kept)
         lengths = rows.tokens.lengths
-        lost = (lengths - np.array(encoded.kept)).tolist()
-        counts = encoded.vectors.counts.tolist()
-        contexts = encoded.contexts or [NO_CONTEXTS] * len(rows)
-        read, left_out = zip(*contexts, strict=True) if contexts else ((), ())
-        chunks = encoded.chunks_lost or [0] * len(rows)
-        columns = (rows.docs, rows.hashes, lengths.tolist(), lost, counts, read, left_out, chunks)
-        docs = [DocRow(*each) for each in zip(*columns, strict=True)]
+        counts = {
+            "tokens": lengths,
+            "lost": lengths - np.array(encoded.kept, np.int64),
+            "vectors": encoded.vectors.counts,
+        }
+        if encoded.contexts:
+            read, left_out = zip(*encoded.contexts, strict=True)
+            counts |= {"context_tokens": np.array(read), "context_lost": np.array(left_out)}
+        if encoded.chunks_lost is not None:
+            counts["chunks_lost"] = np.array(encoded.chunks_lost, np.int64)
+        docs = DocRows(rows.docs, rows.hashes, counts)
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
     return written

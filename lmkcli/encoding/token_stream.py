@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
 from lmkcli.progress import Report, estimate_total
 from lmkcli.store import tokens
-from lmkcli.store.doctable import DocRow
+from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.token_blocks import TextTokens, TokenBlock
 from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
@@ -161,15 +161,12 @@ def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> Non
     count = rows = 0
     for batch in stream.batches:
         block = DocBlock.of(batch)
-        lengths = block.tokens.lengths.tolist()
-        count += sum(lengths)
+        lengths = block.tokens.lengths
+        count += int(lengths.sum())
         rows += len(block)
         total = estimate_total(count, stream.fraction())
         report.progress(count, total, "tokens", documents_of(rows, stream.docs()))
-        docs = [
-            DocRow(doc, digest, length, 0, 0)
-            for doc, digest, length in zip(block.docs, block.hashes, lengths, strict=True)
-        ]
+        docs = DocRows(block.docs, block.hashes, {"tokens": lengths})
         writer.append(docs, tokens.arrays_of(block.tokens, writer))
 
 

@@ -15,10 +15,12 @@ damaged one is an error.
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,17 +51,46 @@ def _columns(texts: bool, contexts: bool, chunks: bool) -> list[tuple[str, pa.Da
     return columns + (_COUNTS + (_CONTEXT if texts else []) if contexts else [])
 
 
-class DocRow(NamedTuple):
-    """One document of a part, with its counts."""
+COUNTS = ("tokens", "lost", "vectors", "chunks_lost", "context_tokens", "context_lost")
 
-    doc: Doc
-    hash: bytes
-    tokens: int
-    lost: int
-    vectors: int
-    context_tokens: int = 0  # of all contexts of its chunks
-    context_lost: int = 0  # tokens of contexts that did not fit
-    chunks_lost: int = 0  # chunks that have no vector, because the document was cut
+
+@dataclass(frozen=True)
+class DocRows:
+    """Documents of a part [n], their content hashes [n], and their counts by name [n]. Others are 0."""
+
+    docs: list[Doc]
+    hashes: list[bytes]
+    counts: Mapping[str, NDArray[np.integer[Any]]]
+
+    def __len__(self) -> int:
+        return len(self.docs)
+
+    def count(self, name: str) -> NDArray[np.integer[Any]]:
+        """Return a count of all documents, [n]."""
+        found = self.counts.get(name)
+        return np.zeros(len(self), np.int64) if found is None else found
+
+    def part(self, first: int, stop: int) -> "DocRows":
+        """Return the documents `first` to `stop`."""
+        counts = {name: values[first:stop] for name, values in self.counts.items()}
+        return DocRows(self.docs[first:stop], self.hashes[first:stop], counts)
+
+    def take(self, numbers: NDArray[np.integer[Any]]) -> "DocRows":
+        """Return some documents."""
+        counts = {name: values[numbers] for name, values in self.counts.items()}
+        rows = numbers.tolist()
+        return DocRows([self.docs[i] for i in rows], [self.hashes[i] for i in rows], counts)
+
+    def joined(self, later: "DocRows") -> "DocRows":
+        """Return these documents and later ones."""
+        if not len(self):
+            return later
+        names = self.counts.keys() | later.counts.keys()
+        counts = {name: np.concatenate([self.count(name), later.count(name)]) for name in names}
+        return DocRows(self.docs + later.docs, self.hashes + later.hashes, counts)
+
+
+NO_ROWS = DocRows([], [], {})
 
 
 class DocTableWriter:
@@ -68,48 +99,43 @@ class DocTableWriter:
     def __init__(
         self, path: Path, store_text: bool, contexts: bool = False, chunks: bool = False
     ) -> None:
-        self._store_text, self._contexts, self._chunks = store_text, contexts, chunks
         self._schema = pa.schema(_columns(store_text, contexts, chunks))
         self._writer = parquet_writer(
             path, self._schema, compression="zstd", write_page_checksum=True
         )
-        self._rows: list[DocRow] = []
+        self._waiting = NO_ROWS  # less than a row group
 
-    def append(self, rows: Sequence[DocRow]) -> None:
+    def append(self, rows: DocRows) -> None:
         """Add documents."""
-        self._rows += rows
-        while len(self._rows) >= ROW_GROUP:
-            self._write(self._rows[:ROW_GROUP])
-            del self._rows[:ROW_GROUP]
+        rows = self._waiting.joined(rows)
+        full = len(rows) - len(rows) % ROW_GROUP
+        for first in range(0, full, ROW_GROUP):
+            self._write(rows.part(first, first + ROW_GROUP))
+        self._waiting = rows.part(full, len(rows))
 
-    def _write(self, rows: Sequence[DocRow]) -> None:
+    def _write(self, rows: DocRows) -> None:
         """Write a row group."""
-        columns: dict[str, Sequence[Any]] = {
-            "id": [row.doc.id for row in rows],
-            "hash": [row.hash for row in rows],
-            "tokens": [row.tokens for row in rows],
-            "lost": [row.lost for row in rows],
-            "vectors": [row.vectors for row in rows],
+        values: dict[str, Callable[[], Sequence[Any]]] = {
+            "id": lambda: [doc.id for doc in rows.docs],
+            "hash": lambda: rows.hashes,
+            "title": lambda: [doc.title for doc in rows.docs],
+            "text": lambda: [doc.text for doc in rows.docs],
+            "context": lambda: [json.dumps(doc.context) for doc in rows.docs],
         }
-        if self._store_text:
-            columns["title"] = [row.doc.title for row in rows]
-            columns["text"] = [row.doc.text for row in rows]
-        if self._chunks:
-            columns["chunks_lost"] = [row.chunks_lost for row in rows]
-        if self._contexts:
-            columns["context_tokens"] = [row.context_tokens for row in rows]
-            columns["context_lost"] = [row.context_lost for row in rows]
-        if self._contexts and self._store_text:
-            columns["context"] = [json.dumps(row.doc.context) for row in rows]
-        arrays = [_array(columns[field.name], field.type) for field in self._schema]
+        arrays = [
+            _numbers(rows.count(field.name))
+            if field.name in COUNTS
+            else _array(values[field.name](), field.type)
+            for field in self._schema
+        ]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP)
 
     def close(self) -> None:
         """Write the remaining rows and the footer. A second call does nothing."""
-        if self._rows:
-            self._write(self._rows)
-            self._rows = []
+        if len(self._waiting):
+            self._write(self._waiting)
+            self._waiting = NO_ROWS
         self._writer.close()
 
     def abandon(self) -> None:
@@ -131,15 +157,19 @@ def _context(value: object) -> str | tuple[str, ...]:
 # `_array` and `take` use buffers: pa.array and to_numpy would import pandas, which takes half a second.
 
 
+def _numbers(values: NDArray[np.integer[Any]]) -> pa.Array:
+    """Return numbers as an Arrow array."""
+    buffer = pa.py_buffer(np.ascontiguousarray(values, dtype=np.int32))
+    return pa.Array.from_buffers(pa.int32(), len(values), [None, buffer])
+
+
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return texts, bytes or numbers as an Arrow array of the type of their column.
+    """Return texts or bytes as an Arrow array of the type of their column.
 
     Lone surrogates (broken JSON escapes) become '?', because Parquet stores only UTF-8.
     """
     buffers: list[bytes | NDArray[Any]]
-    if type_ == pa.int32():
-        buffers = [np.array(values, dtype=np.int32)]
-    elif type_ == pa.binary(32):
+    if type_ == pa.binary(32):
         buffers = [b"".join(values)]
     else:
         coded = [value.encode("utf-8", "replace") for value in values]
@@ -234,7 +264,7 @@ class DocTable:
 
     @property
     def counts(self) -> list[str]:
-        """The names of the columns of counts, which are fields of DocRow."""
+        """The names of the columns of counts."""
         chunks = ["chunks_lost"] if self._has_chunks else []
         contexts = [name for name, _ in _COUNTS] if self.has_contexts else []
         return ["tokens", "lost", "vectors", *chunks, *contexts]
@@ -286,14 +316,13 @@ class DocTable:
             values.append(groups[group][place].as_py())
         return values
 
-    def doc_rows(self) -> Iterator[list[DocRow]]:
+    def doc_rows(self) -> Iterator[DocRows]:
         """Yield all documents with their counts, one row group at a time."""
         docs = self.docs()
         for group in range(self._file.metadata.num_row_groups):
-            names = ["hash", *self.counts]
-            columns = [self._column(name, group).to_pylist() for name in names]
-            rows = (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-            yield [DocRow(next(docs), **row) for row in rows]
+            hashes = [bytes(each) for each in self._column("hash", group).to_pylist()]
+            counts = {name: self._column(name, group).to_numpy() for name in self.counts}
+            yield DocRows(list(islice(docs, len(hashes))), hashes, counts)
 
     def docs(self) -> Iterator[Doc]:
         """Yield all documents in order, one row group at a time."""

@@ -1,7 +1,7 @@
 """Reading parts: open arrays and document tables, check them, and sum up what they contain."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from lmkcli.artifact import manifest
 from lmkcli.data.collection import CollectionDigest
 from lmkcli.errors import DataError
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.doctable import DocTable
 from lmkcli.store.parts import PartName, PartSlice, part_summary
 from lmkcli.system.input_files import check_finite
 
@@ -79,14 +79,8 @@ class Counts:
         optional = ("context_tokens", "context_lost", "chunks_lost")
         return {name: count for name, count in vars(self).items() if count or name not in optional}
 
-    def add(self, rows: Sequence[DocRow]) -> None:
-        """Add documents."""
-        names = DocRow._fields[2:]  # without the document and its hash
-        table = np.array([row[2:] for row in rows], np.int64).reshape(-1, len(names))
-        self.add_columns(dict(zip(names, table.T, strict=True)))
-
-    def add_columns(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add documents by the columns of their table."""
+    def add(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add documents, whose counts are columns of their table."""
         for name, column in columns.items():
             setattr(self, name, getattr(self, name) + int(column.sum(dtype=np.int64)))
         self.docs += len(columns["tokens"])
@@ -109,7 +103,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
                 setattr(total, name, getattr(total, name) + getattr(summary, name))
             continue
         table = doc_table(folder, piece.name)
-        total.add_columns({name: table.column(name)[piece.live] for name in table.counts})
+        total.add({name: table.column(name)[piece.live] for name in table.counts})
     return total
 
 
@@ -137,8 +131,7 @@ def check_part(folder: Path, name: PartName) -> None:
     path = folder / parts.PARTS / str(name)
     collection = CollectionDigest()
     for rows in doc_table(folder, name).doc_rows():
-        for row in rows:
-            collection.add(row.hash)
+        collection.add(*rows.hashes)
     hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
     computed = manifest.digest({"arrays": hashes, "collection": str(collection)})
     if computed != part_summary(folder, name).digest:

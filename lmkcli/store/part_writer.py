@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from lmkcli.data.collection import Collection, CollectionDigest, Shard
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow, DocTableWriter
+from lmkcli.store.doctable import COUNTS, DocRows, DocTableWriter
 from lmkcli.store.part_reader import Counts, doc_table
 from lmkcli.store.parts import (
     PARTS,
@@ -275,12 +275,12 @@ class PartBuilder:
         self._collection = CollectionDigest()
         self.bytes = 0
 
-    def add_docs(self, rows: Sequence[DocRow]) -> None:
+    def add_docs(self, rows: DocRows) -> None:
         """Append documents, in source order."""
         self._docs.append(rows)
-        self._counts.add(rows)
-        self._collection.add(*(row.hash for row in rows))
-        self.bytes += sum(len(row.doc.text) + len(row.doc.title) for row in rows)
+        self._counts.add({name: rows.count(name) for name in COUNTS})
+        self._collection.add(*rows.hashes)
+        self.bytes += sum(len(doc.text) + len(doc.title) for doc in rows.docs)
 
     def add_array(self, stem: str, array: NDArray[Any]) -> None:
         """Append rows to an array."""
@@ -362,7 +362,7 @@ class PartWriter:
 
     def append(
         self,
-        docs: list[DocRow],
+        rows: DocRows,
         arrays: Mapping[str, NDArray[Any]],
         source: str = "this collection",
     ) -> None:
@@ -371,10 +371,10 @@ class PartWriter:
         Raises DataError, which names `source`, for a duplicate id. Raises Stopped if a signal asked for it,
         after the part is published.
         """
-        self._ids.add((row.doc.id for row in docs), source)
+        self._ids.add((doc.id for doc in rows.docs), source)
         if self._part is None:
             self._part = PartBuilder(self._target, self._row)
-        self._part.add_docs(docs)
+        self._part.add_docs(rows)
         for stem, array in arrays.items():
             self._part.add_array(stem, array)
         is_full = self._part.bytes >= PART_BYTES or time.monotonic() - self._started > PART_SECONDS

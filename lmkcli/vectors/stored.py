@@ -27,7 +27,7 @@ from lmkcli.artifact.kinds import VectorsManifest, plain
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError, UsageError
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow, DocTable, take
+from lmkcli.store.doctable import DocRows, DocTable, take
 from lmkcli.store.part_reader import (
     Counts,
     check_finite_rows,
@@ -54,7 +54,7 @@ class StoredBatch(NamedTuple, Generic[AnyRows]):
     spans: the characters of each chunk in the content of its document, [vectors, 2], with unit chunk.
     """
 
-    docs: list[DocRow]
+    docs: DocRows
     texts: AnyRows
     spans: NDArray[np.int32] | None
 
@@ -295,14 +295,14 @@ class Vectors(Generic[AnyRows]):
             spans = self._part_spans(number)[vectors] if "spans" in self.types else None
             yield StoredBatch(docs, self.coded(number).read(vectors, counts), spans)
 
-    def copies(self, before: RowsBefore) -> Iterator[tuple[list[DocRow], dict[str, NDArray[Any]]]]:
+    def copies(self, before: RowsBefore) -> Iterator[tuple[DocRows, dict[str, NDArray[Any]]]]:
         """Yield all documents and their stored arrays, to append to a part with `before(array)` rows."""
         for number, docs, vectors, _ in self._batches():
             copied = self.coded(number).copied(vectors, before)
             spans = {"spans": self._part_spans(number)[vectors]} if "spans" in self.types else {}
             yield docs, {**copied, **spans}
 
-    def _batches(self) -> Iterator[tuple[int, list[DocRow], Longs, Longs]]:
+    def _batches(self) -> Iterator[tuple[int, DocRows, Longs, Longs]]:
         """Yield about 1,000 live documents of slice `number` at a time, with the numbers of their vectors
         in its part, and how many vectors each has."""
         for number, piece in enumerate(self.slices):
@@ -310,7 +310,7 @@ class Vectors(Generic[AnyRows]):
             for docs in self._table(number).doc_rows():
                 kept = first + np.flatnonzero(live[first : first + len(docs)])
                 counts = np.diff(starts)[kept]
-                yield number, [docs[i - first] for i in kept], ranges(starts[kept], counts), counts
+                yield number, docs.take(kept - first), ranges(starts[kept], counts), counts
                 first += len(docs)
 
     def at(self, rows: NDArray[np.int64]) -> AnyRows:

@@ -14,7 +14,7 @@ from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
-from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.doctable import DocRows, DocTable
 from lmkcli.store.part_reader import Counts
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, ids_of, shard_writer
 from lmkcli.store.parts import PartName, PartSlice, part_summary
@@ -24,9 +24,11 @@ ARRAYS = {"vectors": ("float16", (2,)), "ids": ("int32", ())}
 DOCS = [Doc("a", "one"), Doc("b", "two", "T"), Doc("c", "")]
 
 
-def rows(docs: list[Doc]) -> list[DocRow]:
+def rows(docs: list[Doc]) -> DocRows:
     """Each document has one token for each letter, and loses every third."""
-    return [DocRow(doc, doc_hash(doc), len(doc.text), len(doc.text) // 3, 1) for doc in docs]
+    tokens = np.array([len(doc.text) for doc in docs], np.int64)
+    counts = {"tokens": tokens, "lost": tokens // 3, "vectors": np.ones_like(tokens)}
+    return DocRows(docs, [doc_hash(doc) for doc in docs], counts)
 
 
 def arrays(docs: list[Doc]) -> dict[str, Any]:
@@ -153,7 +155,7 @@ def test_a_part_is_full_by_bytes_or_by_time(
 
 def test_without_rows_no_part_is_published(tmp_path: Path) -> None:
     with PartWriter(target(tmp_path), Report(), row=7) as writer:
-        writer.append([], arrays([]))
+        writer.append(rows([]), arrays([]))
     assert writer.row == 7
     assert list((tmp_path / "parts").iterdir()) == []
 

@@ -17,7 +17,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, Recipe
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow
+from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
 from lmkcli.store.tokens import TokenRow
 from lmkcli.vectors.rows import Ragged
@@ -100,7 +100,9 @@ def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
         for doc in DOCS[start:stop]:
             row = token_row(doc)
             lost = max(len(row.ids) - LIMIT, 0)
-            builder.add_docs([DocRow(doc, row.hash, len(row.ids), lost, 1)])
+            each = {"tokens": len(row.ids), "lost": lost, "vectors": 1}
+            counts = {name: np.array([value]) for name, value in each.items()}
+            builder.add_docs(DocRows([doc], [row.hash], counts))
         builder.add_array("vectors", np.array([vector(doc) for doc in DOCS[start:stop]]))
         builder.publish()
     parts.mark_done(folder, WHOLE, len(DOCS))

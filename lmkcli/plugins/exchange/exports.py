@@ -86,8 +86,8 @@ def export(vectors: DenseVectors, to: str, folder: Path, report: Report = Report
 def _batches(vectors: DenseVectors, rows: int, progress: Progress) -> Iterator[VectorBatch]:
     done = 0
     for docs, texts, _ in vectors.batches():
-        counts = [doc.vectors for doc in docs]
-        ids = [doc.doc.id for doc in docs for _ in range(doc.vectors)]
+        counts = docs.count("vectors").tolist()
+        ids = [doc.id for doc, n in zip(docs.docs, counts, strict=True) for _ in range(n)]
         chunks = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
         yield VectorBatch(ids, chunks, texts.vectors.astype(np.float32, copy=False))
         done += len(ids)

@@ -34,7 +34,7 @@ from lmkcli.spec.recipe import EncoderConfig, Recipe
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Device
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow
+from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartTarget, shard_writer
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.system.input_files import MAX_RECORD_LINE, bounded_lines, check_finite, parse_json
@@ -301,23 +301,28 @@ def _write(
             report.progress(writer.row + len(batch), None, "documents" if chunked else "vectors")
             no_spans = {name: np.zeros((len(rows), 2), np.int32) for name in spans}
             writer.append(
-                [_doc_row(doc, map_ids) for doc in batch],
+                _doc_rows(batch, map_ids),
                 {**codec.coded(texts, writer.array_rows), **no_spans},
                 rows[0].where.rsplit(" line ", 1)[0],
             )
     return normalized
 
 
-def _doc_row(rows: list[ForeignVector], map_ids: bool) -> DocRow:
-    """The document of some rows; DataError for an id that a TREC run cannot contain."""
-    row = rows[0]
+def _doc_rows(batch: list[list[ForeignVector]], map_ids: bool) -> DocRows:
+    """Return the documents of lists of rows."""
+    docs = [_doc(rows[0], map_ids) for rows in batch]
+    vectors = np.array([len(rows) for rows in batch])
+    return DocRows(docs, [doc_hash(doc) for doc in docs], {"vectors": vectors})
+
+
+def _doc(row: ForeignVector, map_ids: bool) -> Doc:
+    """Return the document of a row. Raises DataError for an id that a TREC run cannot contain."""
     if row.id.split() != [row.id] and row.id and not map_ids:
         raise DataError(
             f"{row.where}: the id {row.id!r} contains white space, which TREC runs do not allow; "
             "--map-ids replaces it by '_'"
         )
-    doc = Doc(check_id(map_id(row.id) if map_ids else row.id, row.where), row.text)
-    return DocRow(doc, doc_hash(doc), 0, 0, len(rows))
+    return Doc(check_id(map_id(row.id) if map_ids else row.id, row.where), row.text)
 
 
 def _normalize(vectors: NDArray[np.float32]) -> int:

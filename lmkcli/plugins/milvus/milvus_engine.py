@@ -243,16 +243,16 @@ def stored(vectors: DenseVectors, first: int) -> Iterator[StoredVector]:
         block = texts.vectors.astype(np.float32, copy=False)
         i = 0  # the vector in its block
         check_finite(float(np.abs(block).max(initial=0)))
-        for row in docs:
-            title, text = row.doc.title, "" if unit == "token" else row.doc.text
-            for chunk in range(1 if vectors.single else row.vectors):
+        for doc, count in zip(docs.docs, docs.count("vectors").tolist(), strict=True):
+            title, text = doc.title, "" if unit == "token" else doc.text
+            for chunk in range(1 if vectors.single else count):
                 span = (
                     None
                     if block_spans is None
                     else (int(block_spans[i][0]), int(block_spans[i][1]))
                 )
-                own_text = text if span is None or not text else row.doc.content[slice(*span)]
-                yield StoredVector(next_number, block[i], row.doc.id, chunk, span, title, own_text)
+                own_text = text if span is None or not text else doc.content[slice(*span)]
+                yield StoredVector(next_number, block[i], doc.id, chunk, span, title, own_text)
                 next_number, i = next_number + 1, i + 1
 
 

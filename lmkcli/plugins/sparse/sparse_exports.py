@@ -53,12 +53,12 @@ def export_sparse(vectors: Vectors[SparseRows], folder: Path, report: Report = R
         with open(growing / "docs.jsonl", "w", encoding="utf-8") as file:
             for docs, encoded, _ in vectors.batches():
                 impacts = np.rint(encoded.weights.astype(np.float64) * SCALE).astype(np.int64)
-                for number, row in enumerate(docs):
+                for number, doc in enumerate(docs.docs):
                     first, stop = encoded.starts[number : number + 2].tolist()
                     for vector in range(first, stop):
                         own = slice(*encoded.offsets[vector : vector + 2])
                         pairs = zip(encoded.terms[own].tolist(), impacts[own].tolist(), strict=True)
-                        name = row.doc.id if vectors.single else f"{row.doc.id}#{vector - first}"
+                        name = doc.id if vectors.single else f"{doc.id}#{vector - first}"
                         weights = {tokens[term]: impact for term, impact in pairs if impact}
                         record = {"id": name, "contents": "", "vector": weights}
                         file.write(json.dumps(record, ensure_ascii=False) + "\n")

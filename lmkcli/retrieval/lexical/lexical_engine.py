@@ -34,7 +34,7 @@ from lmkcli.retrieval.lexical.lexical_chunks import chunking_error, chunks, pass
 from lmkcli.retrieval.lexical.lexical_settings import Feedback, LexicalSettings
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.values import is_digits
-from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
+from lmkcli.store.doctable import DocRows, DocTable, DocTableWriter
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
 from lmkcli.system.item_streams import batched
 from lmkcli.text.analyzer import NONE, read_stopwords
@@ -173,9 +173,9 @@ class _StoredDocs:
         table = DocTableWriter(self._path, store_text=True, contexts=self._contexts)
         for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
             seen.add((doc.id for doc in batch), "this collection")
-            rows = [DocRow(doc, doc_hash(doc), 0, 0, 0) for doc in batch]
+            rows = DocRows(batch, [doc_hash(doc) for doc in batch], {})
             table.append(rows)
-            self.digest.add(*(row.hash for row in rows))
+            self.digest.add(*rows.hashes)
             yield from batch
         table.close()
 

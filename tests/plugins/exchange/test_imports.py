@@ -420,10 +420,9 @@ def flat(vectors: Vectors) -> list[tuple[str, Any]]:
     """The id of every document and its vectors."""
     rows = []
     for docs, texts, _ in vectors.batches():
-        ends = np.cumsum([doc.vectors for doc in docs])
-        rows += list(
-            zip([doc.doc.id for doc in docs], np.split(texts.vectors, ends[:-1]), strict=True)
-        )
+        ends = np.cumsum(docs.count("vectors"))
+        ids = [doc.id for doc in docs.docs]
+        rows += list(zip(ids, np.split(texts.vectors, ends[:-1]), strict=True))
     return rows
 
 
