@@ -21,6 +21,8 @@ from lmkcli.spec.settings import Flag, Settings
 @dataclass(frozen=True, kw_only=True)
 class SoftSettings(Settings):
     {field}: Annotated[int, Flag("soft: sharpness.", min=1)] = 3
+    blur: Annotated[float, Flag("soft: blur.")] = 0.5
+    shape: Annotated[str, Flag("soft: shape.")] = "round"
 """
 POOLER = """
 from lmkcli.encoding.dense_vectors import Dense
@@ -28,7 +30,7 @@ from lmkcli.pooling.table import Pooler
 
 class Stored(Dense):
     def settings(self, options, query):
-        return {{"sharpness": options.sharpness}}
+        return {{"sharpness": options.sharpness, "blur": options.blur, "shape": options.shape}}
 
 STORED = Stored()
 SOFT = Pooler("soft", "every"{representation})
@@ -69,9 +71,13 @@ def test_its_setting_has_a_default_and_is_recorded(
         f"{soft} -o soft",
         f"{soft} --sharpness 7 -o soft",
         "encode ./corpus -m model --pool mean --sharpness 7 -o x",
+        f"{soft} --blur .25 --shape flat -o flat",
+        "search flat ./corpus -o run.trec",
+        f"{soft} --blur .25 -o flat",
     )
-    assert [code for code, *_ in found] == [0, 0, 3, 2], found
+    assert [code for code, *_ in found] == [0, 0, 3, 2, 0, 0, 3], found
     assert "recipe.doc.settings.sharpness: 3 | 7" in str(found[2][2])
+    assert "recipe.doc.settings.shape: 'flat' | 'round'" in str(found[6][2])
     assert "--sharpness has no effect with --pool mean, only with --pool soft" in str(found[3][2])
 
 
@@ -93,6 +99,8 @@ def test_options_that_no_recipe_stores_are_refused(
         ({"settings": "import nowhere"}, "the plug-in soft 0.1 cannot be used: No module named"),
         ({"rows": "from lmkcli import Encode"}, "circular import"),
         ({"field": "window"}, "both declare the setting window; rename one of them"),
+        ({"field": "workers"}, "both declare the setting workers; rename one of them"),
+        ({"field": "output"}, "both declare the setting output; rename one of them"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_once(

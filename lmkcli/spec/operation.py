@@ -16,7 +16,7 @@ from lmkcli.catalog import VERBS, source_name
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.spec.option import Option, members, options
-from lmkcli.spec.settings import Settings
+from lmkcli.spec.settings import Settings, check_fields
 from lmkcli.spec.signature import described, signature
 from lmkcli.spec.values import Shard, Size
 from lmkcli.text.formatting import shell_line
@@ -63,6 +63,7 @@ class Operation(Settings, Generic[Result]):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        check_fields(cls)
         if written := vars(cls).get("__doc__"):
             cls.summary = written
             cls.__doc__ = _Docstring(written)  # type: ignore[assignment]

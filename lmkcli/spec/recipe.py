@@ -87,7 +87,7 @@ class EncoderConfig:
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     # the settings of the pooler, for this side (`PoolerRow.settings`); only those that are used
-    settings: dict[str, bool | Number] = field(default_factory=dict, hash=False)
+    settings: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     keep_space: bool = False  # whether white space at the ends of a text is tokenized
     static: bool = False  # queries: from a table of the model folder, without the model
     normalize: bool = True

@@ -15,6 +15,7 @@ from typing import (
     Literal,
     TypeVar,
     get_args,
+    get_origin,
     get_type_hints,
 )
 
@@ -84,26 +85,34 @@ class Settings:
 
 def composed(name: str, *groups: type[Settings]) -> type[Settings]:
     """Return a class with the fields of several groups. Raises UsageError if two declare the same field."""
-    owners: dict[str, type] = {}
-    for group in groups:
-        for field in fields(group):  # type: ignore[arg-type]
-            *_, owner = (
-                each
-                for each in group.__mro__
-                if field.name in vars(each).get("__annotations__", {})
-            )
-            if owners.setdefault(field.name, owner) is not owner:
-                raise UsageError(
-                    f"{owner.__module__} and {owners[field.name].__module__} both declare the setting "
-                    f"{field.name}; rename one of them"
-                )
     text = {"__doc__": "The settings of several groups.", "__module__": __name__}
     bases = tuple(
         each
         for each in groups
         if not any(each is not other and issubclass(other, each) for other in groups)
     )
-    return make_dataclass(name, [], bases=bases, namespace=text, frozen=True, kw_only=True)
+    made = make_dataclass(name, [], bases=bases, namespace=text, frozen=True, kw_only=True)
+    check_fields(made)
+    return made
+
+
+def check_fields(made: type) -> None:
+    """Raise UsageError if two groups that a class inherits from declare the same field.
+
+    Only a group that inherits a field can declare it again.
+    """
+    owners: dict[str, type] = {}
+    for group in made.__mro__:
+        for name, annotation in vars(group).get("__annotations__", {}).items():
+            if get_origin(annotation) is ClassVar:
+                continue
+            other = owners.setdefault(name, group)
+            if not issubclass(other, group):
+                raise UsageError(
+                    f"{group.__module__} and {other.__module__} both declare the setting {name}; rename "
+                    "one of them"
+                )
+            owners[name] = group
 
 
 def declared_groups(
