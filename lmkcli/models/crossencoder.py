@@ -17,6 +17,7 @@ from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
+from lmkcli.models.loaded_weights import REPORTED, check_loaded, check_states
 from lmkcli.models.lookup import read_model
 from lmkcli.models.rotary_lengths import RotaryLengths
 from lmkcli.models.transformer import position_limit
@@ -74,6 +75,7 @@ class SequenceClassifier:
         self.rotary.reset()
         with torch.inference_mode():
             logits = self.model(**self._batch(encoded)).logits.double()
+        check_states(self.model, logits, self.name)
         one_output = logits.shape[1] == 1
         score = logits[:, 0] if one_output else logits[:, 1] - logits[:, 0]
         found: NDArray[np.float64] = score.cpu().numpy()
@@ -150,16 +152,18 @@ def open_cross_encoder(
             **dict(folder.tokenizer_options),
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.encoder), dtype=TORCH_DTYPES[computed], output_loading_info=True,
-            trust_remote_code=trust_remote_code, **arguments,
+            str(folder.encoder), dtype=TORCH_DTYPES[computed], return_dict=True,
+            trust_remote_code=trust_remote_code, **REPORTED, **arguments,
         )  # fmt: skip
         compute_buffers(model, TORCH_DTYPES[computed])
     folder.check_unchanged()
-    if missing := sorted(report["missing_keys"]):
+    missing, encoder = sorted(report["missing_keys"]), f"{model.base_model_prefix}."
+    if missing and not any(each.startswith(encoder) for each in missing):
         raise DataError(
             f"{name} is no cross-encoder: it has no weights for {', '.join(missing[:3])}"
             f"{' …' * (len(missing) > 3)}"
         )
+    check_loaded(name, report)
     if model.config.num_labels > 2:
         raise DataError(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"

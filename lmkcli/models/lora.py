@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.consent import opening
+from lmkcli.models.loaded_weights import POOLER, REPORTED, check_loaded
 from lmkcli.models.model_files import (
     TEXTS,
     WEIGHTS,
@@ -140,8 +141,15 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
         unmapped(base) as arguments,
     ):
         kind, prefix = _kind_of(base, added)
-        model = kind.from_pretrained(base, dtype="float32", trust_remote_code=False, **arguments)
-    state = {f"{prefix}{name}": value for name, value in _own_state(model).items()}
+        model, loaded = kind.from_pretrained(
+            base, dtype="float32", trust_remote_code=False, **REPORTED, **arguments
+        )
+    # transformers has drawn them at random: the merged model lacks them, too
+    lost = {name for name in loaded["missing_keys"] if f"{prefix}{name}" not in added}
+    own = f"{model.base_model_prefix}." if kind is AutoModelForMaskedLM else ""
+    needed = {name for name in lost if name.startswith(own)}
+    check_loaded(f"the base {base}", loaded | {"missing_keys": needed}, unused=POOLER)
+    state = {f"{prefix}{n}": value for n, value in _own_state(model).items() if n not in lost}
     positions = _positions(state)
     turned = [f"{prefix}{n}" for n, module in model.named_modules() if isinstance(module, Conv1D)]
     try:

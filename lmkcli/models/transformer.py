@@ -1,6 +1,6 @@
 """Any Hugging Face encoder or decoder: token ids to states."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -38,6 +38,7 @@ from lmkcli.models.fast_paths import (
 )
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.language_head import GivenStates, VocabularyHead
+from lmkcli.models.loaded_weights import POOLER, REPORTED, check_loaded, check_states
 from lmkcli.models.model_files import loading
 from lmkcli.models.model_folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.rotary_lengths import RotaryLengths, trained_length
@@ -236,15 +237,16 @@ class Transformer:
         return first_position(self.module)
 
     @torch.inference_mode()
-    def check(self, fusing: bool) -> FastPath:
+    def check(self, fusing: bool, name: str = "the model") -> FastPath:
         """Compare fast paths with each sequence run alone and unfused; return the fastest that agrees.
 
         The candidates are packed and fused (only if `fusing`), packed, padded, batches of equal lengths, and
         each sequence alone. States agree if 1 - their mean cosine is below 1e-8 in fp32 and 2e-3
-        in bf16. DataError if the states of a sequence differ from call to call.
+        in bf16. DataError if the states of a sequence are not finite, or differ from call to call.
         """
         sequences = self._probes()
         alone = [self.states([sequence]) for sequence in sequences]
+        check_states(self.module, torch.cat(alone), name)
         own = self.module.config._attn_implementation
         tolerance = 1e-8 if self.dtype == "fp32" else 2e-3
         if self._difference(alone[:1], self.states(sequences[:1])) > tolerance:
@@ -328,8 +330,8 @@ def _first(counts: list[int], width: int) -> torch.Tensor:
 def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     """Load the model of a folder onto a device. DataError if it cannot be loaded."""
     options = _decided(options)
-    model, missing = _load(None, folder, options)
-    _check_complete(folder, missing)
+    model, loaded = _load(None, folder, options)
+    check_loaded(folder.name, loaded, unused=POOLER)
     return _opened(model, folder, options)
 
 
@@ -339,12 +341,12 @@ def open_masked(folder: ModelFolder, options: ModelOptions) -> tuple[Transformer
     DataError if it cannot be loaded, or if the folder has no such head.
     """
     options = _decided(options)
-    masked, missing = _load(AutoModelForMaskedLM, folder, options)
+    masked, loaded = _load(AutoModelForMaskedLM, folder, options)
     prefix = masked.base_model_prefix
-    head = sorted(name for name in missing if not name.startswith(f"{prefix}."))
+    head = sorted(name for name in loaded["missing_keys"] if not name.startswith(f"{prefix}."))
     if head:
         raise DataError(no_language_head(folder, f"its weights lack {head[0]}"))
-    _check_complete(folder, missing)
+    check_loaded(folder.name, loaded, unused=POOLER)
     encoder = getattr(masked, prefix)
     setattr(masked, prefix, GivenStates())
     masked = masked.to(choose_device(options.device)).eval().requires_grad_(options.trainable)
@@ -358,8 +360,8 @@ def _decided(options: ModelOptions) -> ModelOptions:
     return replace(options, dtype=native_dtype(choose_device(options.device)))
 
 
-def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Iterable[str]]:
-    """Return a model of an auto class of transformers, and the names of its missing weights.
+def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Mapping[str, Any]]:
+    """Return a model of an auto class of transformers, and which weights it lacks (`check_loaded`).
 
     Without a class, the model is an encoder or a decoder, and makes states.
     """
@@ -369,13 +371,14 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
         unmapped(folder.encoder) as arguments,
     ):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
+        config.return_dict = True  # states are read by name, whatever the file says
         stored, kind = config.dtype, kind or encoder_class(config.model_type)
         _check_reads_text(kind, config, folder)
         _check_attention(folder, config)
 
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
-                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True,
+                where, config=config, dtype=dtype, trust_remote_code=trust, **REPORTED,
                 **arguments,
             )  # fmt: skip
 
@@ -388,7 +391,7 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
         compute_buffers(model, TORCH_DTYPES[options.dtype])
         if options.trainable:
             keep_exact(model, lambda: load(torch.float32)[0], stored)
-    return model, loaded["missing_keys"]
+    return model, loaded
 
 
 def _check_reads_text(kind: Any, config: Any, folder: ModelFolder) -> None:
@@ -422,7 +425,7 @@ def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transform
     fusing = can_fuse(device, options.trainable)
     key = fast_path_key(folder.weights_digest, dtype, device, (extend, fusing))
     with loading(f"the model of {folder.name}", "cannot be run"):
-        opened.use(cached_fast_path(key, lambda: opened.check(fusing)))
+        opened.use(cached_fast_path(key, lambda: opened.check(fusing, folder.name)))
     opened.groups = groups  # set after the check, because padded attention has no groups
     if groups and not opened.packed:
         raise UsageError(
@@ -438,19 +441,6 @@ def _check_attention(folder: ModelFolder, config: Any) -> None:
         raise DataError(
             f"the attention of {folder.name} is block-sparse, and changes with the texts that it has read "
             'before; write "attention_type": "original_full" into its config.json'
-        )
-
-
-def _check_complete(folder: ModelFolder, missing: Iterable[str]) -> None:
-    """Raise DataError for missing weights, which transformers would draw at random.
-
-    The weights of a pooler may be missing: lmk does not use them.
-    """
-    lost = sorted(name for name in missing if "pooler" not in name)
-    if lost:
-        raise DataError(
-            f"the weights of {folder.name} lack {len(lost)} tensors of its architecture ({lost[0]} …); "
-            "give a folder with weights for its config.json"
         )
 
 
