@@ -3,6 +3,7 @@
 Paths in a tree of files are separated by '/'.
 """
 
+import codecs
 import os
 import re
 import stat
@@ -31,9 +32,14 @@ from lmkcli.system.input_files import MAX_FILE, whole_file
 ZIP = ".zip"
 TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
 ZIPPED = ".gz"
-ARCHIVES = frozenset((ZIP, ".7z", ".bz2", ".rar", ".tar", ".tgz", ".xz", ".zst"))
-# Bytes of a file without a suffix, which is a text if none of them is zero (as in git)
+ARCHIVES = frozenset(
+    f"{ZIP} .7z .bz2 .lz .lz4 .lzma .rar .tar .tbz .tbz2 .tgz .tlz .txz .tzst .xz .zst".split()
+)
+# Bytes of a file without a suffix, which is a text if none of them is zero (as in git), or in UTF-16
 _FIRST = 8000
+# The end of `run-1.2`, `notes 3. May` and `app.log.1` is no suffix
+_SUFFIX = re.compile(r"\.[a-z0-9]*[a-z][a-z0-9]*", re.IGNORECASE)
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 # The first words of names of tables in collections
 _DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
@@ -73,7 +79,15 @@ def _reader_of(path: str) -> str:
     """The row of READERS for a file, by its name; '' if no reader reads such names."""
     suffixes, names = _readers()
     name = PurePosixPath(unpacked(path))
+    while name.suffix and not suffix_of(name.name):  # a number of a log or a version
+        name = name.with_suffix("")
     return suffixes.get(name.suffix) or names.get(name.name, "")
+
+
+def suffix_of(path: str) -> str:
+    """The suffix of a path in lower case; '' if what follows the last dot is no kind of file."""
+    suffix = PurePosixPath(path).suffix.lower()
+    return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
 @cache
@@ -260,7 +274,7 @@ class _Walk:
         if not self._selected(path) and self._ignoring and is_archive(path):
             self.listing.errors[path] = "is an archive; unpack it, or give it alone"
         elif not self._selected(path):
-            self.listing.others[Path(path).suffix.lower() or "(no suffix)"] += 1
+            self.listing.others[suffix_of(path) or "(no suffix)"] += 1
         elif reason := _unreadable_reason(self._root / path, path):
             self.listing.errors[path] = reason
         else:
@@ -326,10 +340,10 @@ class FileTree(ABC):
 
     def is_text(self, path: str) -> bool:
         """Whether a file without a suffix is a text by its first bytes."""
-        if PurePosixPath(path).suffix:
+        if suffix_of(path):
             return False
         first = self.first_bytes(path)
-        return bool(first) and b"\0" not in first
+        return bool(first) and (b"\0" not in first or first.startswith(_UTF16))
 
     def stat(self, path: str) -> os.stat_result:
         """Size and times of the file on disk that contains a path. Raises OSError if it was deleted."""
@@ -411,7 +425,7 @@ class ZipTree(FileTree):
         for member in sorted(self._members, key=lambda each: each.filename):
             path = member.filename
             if not selected(path):
-                listing.others[PurePosixPath(path).suffix.lower() or "(no suffix)"] += 1
+                listing.others[suffix_of(path) or "(no suffix)"] += 1
             elif reason := _refusal(member):
                 listing.errors[path] = reason
             elif times[path] > 1:

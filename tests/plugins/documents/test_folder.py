@@ -12,6 +12,7 @@ import pytest
 from lmkcli.data.collection import Collection, Doc, Shard, open_collection
 from lmkcli.errors import DataError, MissingExtra, UnknownName, UsageError
 from lmkcli.plugins.documents.document_folder import matches
+from lmkcli.plugins.documents.file_trees import kind_of
 from tests import pages
 from tests.conftest import Lmk
 
@@ -69,14 +70,48 @@ def test_texts_without_a_suffix_and_compressed_files(tmp_path: Path) -> None:
         docs(f"folder:{tmp_path},unreadable=stop")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("run-1.2", "text"),
+        ("CHANGES 2024-05-03", "text"),
+        ("minutes.2024-05-03", "text"),
+        ("3. Letter to Dr. Smith", "text"),
+        ("app.log.1", "log"),
+        ("app.log.12.gz", "log"),
+        ("notes.md.1", "markdown"),
+        ("table.csv.1", "text"),
+    ],
+)
+def test_the_end_of_a_name_may_be_no_suffix(tmp_path: Path, name: str, kind: str) -> None:
+    data = b"rise overnight"
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (tmp_path / "picture-1.2").write_bytes(b"PNG\0\1")
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [(doc.id, doc.text) for doc in collection.docs()] == [(name, "rise overnight")]
+    assert kind_of(name) == kind
+    assert collection.skipped_files() == {"(no suffix)": "is a kind that is not read"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_text_in_utf_16_needs_no_suffix(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "NOTES").write_bytes("\ufeffdough \u2026 rise".encode(encoding))
+    assert docs(f"folder:{tmp_path}") == [Doc("NOTES", "dough \u2026 rise", "NOTES")]
+    (tmp_path / "broken").write_bytes(b"\xff\xfe\0")
+    collection = open_collection(f"folder:{tmp_path}")
+    assert len(list(collection.docs())) == 1
+    assert collection.skipped_files() == {"broken": "is binary, not text"}
+
+
 def test_archives_in_a_folder_are_named(notes: Path) -> None:
     """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
-    for name in ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz"):
+    names = ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz", "c.tbz2", "d.txz", "e.TBZ", "f.lz4")
+    for name in names:
         (notes / name).parent.mkdir(exist_ok=True)
         (notes / name).write_bytes(b"PK")
     collection = open_collection(f"folder:{notes}")
     assert len(list(collection.docs())) == 3
-    assert "4 files left out (4 archive)" in collection.summary()
+    assert "8 files left out (8 archive)" in collection.summary()
     assert collection.skipped_files()["old.zip"] == "is an archive; unpack it, or give it alone"
     with pytest.raises(DataError, match=r"old\.zip is an archive"):
         docs(f"folder:{notes},unreadable=stop")
