@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from lmkcli import __version__, catalog
 from lmkcli.errors import CheckFailed
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import Result, Table
+from lmkcli.spec.result import Result, Table, columns_of
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import is_digits
 from lmkcli.system import caches, hardware, network, programs
@@ -63,6 +63,10 @@ class Diagnosed(Result):
     def as_json(self) -> Any:
         """Whether everything works, and the parts with their facts."""
         return {"works": not self.broken, "parts": [check._asdict() for check in self.parts]}
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """One row per part."""
+        return columns_of([check._asdict() for check in self.parts])
 
     def blocks(self) -> Iterator[Table | str]:
         """The table, then commands that fix broken parts and add missing ones."""

@@ -93,6 +93,12 @@ class Log(Result):
         """The entries as they are stored."""
         return self.entries
 
+    def as_columns(self) -> Mapping[str, Any]:
+        """A row per entry, a column per measure."""
+        from lmkcli.provenance import description
+
+        return Table(*description.log(self.entries, self._measures())).as_columns()
+
     def blocks(self) -> Iterator[Table | str]:
         """A row per entry, a column per measure."""
         from lmkcli.provenance import description

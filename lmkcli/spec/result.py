@@ -68,6 +68,10 @@ class Table(NamedTuple):
         """One object per row, without marks."""
         return [dict(zip(self.columns, map(bare, row), strict=True)) for row in self.rows]
 
+    def as_columns(self) -> dict[str, list[Any]]:
+        """Column -> values, without marks."""
+        return {name: [bare(row[n]) for row in self.rows] for n, name in enumerate(self.columns)}
+
 
 def bare(value: Any) -> Any:
     """The value of a table without its mark."""

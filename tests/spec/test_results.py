@@ -166,3 +166,23 @@ def test_reprs_of_operations_are_the_calls_that_make_them() -> None:
     encode = lmkcli.Encode("notes.jsonl", model="minilm", gran=64, output=Path("v"))
     assert repr(encode) == "Encode('notes.jsonl', model='minilm', gran='64', output='v')"
     assert eval(repr(encode), {"Encode": lmkcli.Encode}) == encode
+
+
+def test_frames_have_the_columns_of_the_printed_tables(folder: Path) -> None:
+    """Facts for programs may be nested, as those of a score log or of an analysis."""
+    log = folder / "log.jsonl"
+    lmkcli.Evaluate(
+        folder / "run.trec", qrels={"q1": {"bike": 1}}, measure=["RR@10", "P@1"], log=log
+    ).run()
+    results: list[Result] = [
+        lmkcli.Doctor().run(),
+        lmkcli.Show(str(log)).run(),
+        lmkcli.Show("measures").run(),
+        lmkcli.Analyze("lengths", ["Green tea", "Flat tyre at night"]).run(),
+    ]
+    for result in results:
+        printed = next(block for block in result.blocks() if isinstance(block, Table))
+        frame = result.to_pandas()
+        assert set(printed.columns) <= set(frame.columns), type(result)
+        assert len(frame) == len(printed.rows)
+        assert result.to_polars().height == len(printed.rows)

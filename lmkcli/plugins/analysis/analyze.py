@@ -35,6 +35,10 @@ class Analysis(Result):
         """All numbers, as in the JSON file of a figure."""
         return self.facts
 
+    def as_columns(self) -> Mapping[str, Any]:
+        """The rows of the short table."""
+        return Table(self.columns, self.rows).as_columns()
+
     def blocks(self) -> Iterator[Table | str]:
         """A short table."""
         yield Table(self.columns, self.rows)

@@ -15,7 +15,7 @@ from lmkcli.operations.eval import CORRECTION, Correction
 from lmkcli.plugins.grid import estimates
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import PROGRAMS, Cell, Format, Result, Table
+from lmkcli.spec.result import PROGRAMS, Cell, Format, Result, Table, columns_of
 from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.text.formatting import counted, shell_line, size
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lmkcli.plugins.grid.scores import GridTable, ScoredCell
 
 _PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
+_COSTS = ("ms per document", "peak memory", "stored")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
 # Modules that commands import. Importing them takes most of the time of a short command.
 _PRELOADED = {
@@ -73,6 +74,13 @@ class GridPlan(Result):
             {"cell": cell.name, "steps": self.plan.chains[cell.name]} for cell in self.plan.cells
         ]
         return {"cells": cells, "steps": steps}
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """One row per cell, with its state."""
+        return {
+            "cell": [cell.name for cell in self.plan.cells],
+            "state": [self._state(cell.name) for cell in self.plan.cells],
+        }
 
     def blocks(self) -> Iterator[Table | str]:
         """One row per cell, then one row per command."""
@@ -123,6 +131,10 @@ class Lineage(Result):
     def as_json(self) -> Any:
         """The facts."""
         return self.facts
+
+    def as_columns(self) -> Mapping[str, Any]:
+        """One row per step."""
+        return columns_of([{"step": each["key"], **each} for each in self.facts["steps"]])
 
     def blocks(self) -> Iterator[Table | str]:
         """One row per step, then the scores."""
@@ -179,7 +191,7 @@ class GridScores(Result):
         yield _wide(self.compared)
         yield from _legends(self.compared, self.correction)
         if self.compared.costs and self.form == Format.table:
-            heads = [*self.compared.heads, "ms per document", "peak memory", "stored"]
+            heads = [*self.compared.heads, *_COSTS]
             rows = [
                 [*each.system, each.milliseconds, size(each.memory), size(each.stored)]
                 for each in self.compared.costs
@@ -196,22 +208,38 @@ class GridScores(Result):
             yield f"unfinished cells: {left} of {len(self.plan.cells)}"
 
     def _long(self) -> Table:
-        """One row per cell and measure, with the axes of the cell."""
+        """One row per cell and measure, with the axes of the cell and the cost of its encodings."""
         from lmkcli.plugins.grid.gridfile import MEASURES, varying
 
         cells = [each.cell for each in self.scored]
         axes = [axis for axis in varying([cell.values for cell in cells]) if axis != MEASURES]
+        costs = self._costs()
         rows = [
             [
                 each.cell.name,
                 *(each.cell.shown(axis) for axis in axes),
                 name,
                 each.result.value(name),
+                *costs.get(each.cell.name, [None] * len(_COSTS) if costs else []),
             ]
             for each in self.scored
             for name in each.result.measures
         ]
-        return Table(["cell", *axes, "measure", "score"], rows)
+        return Table(["cell", *axes, "measure", "score", *(_COSTS if costs else [])], rows)
+
+    def _costs(self) -> dict[str, list[float]]:
+        """Cell -> the cost of the encodings of its row; the sizes are bytes."""
+        from lmkcli.plugins.grid.scores import TableLayout
+
+        if self.compared is None:
+            return {}
+        layout = TableLayout(tuple(self.compared.heads), ())
+        of_rows = {
+            each.system: [each.milliseconds, each.memory, each.stored]
+            for each in self.compared.costs
+        }
+        systems = {each.cell.name: layout.system(each.cell) for each in self.scored}
+        return {cell: of_rows[system] for cell, system in systems.items() if system in of_rows}
 
 
 def _legends(compared: "GridTable", correction: str) -> Iterator[str]:

@@ -238,6 +238,13 @@ def test_the_table_is_followed_by_the_cost_of_the_encodings(
     assert stored is not None
     assert float(stored[1]) > 0
     assert "ms per document" not in lmk("grid", file, "-o", done, "-f", "markdown").out
+    cells = json.loads(lmk("grid", file, "-o", done, "--json").out)
+    shown = {(row[0], row[2]): float(row[3]) for row in rows}
+    for cell in cells:
+        length = next(str(value) for axis, value in cell.items() if axis.startswith("max"))
+        assert abs(cell["ms per document"] - shown[cell["pool"], length]) < 1e-4
+        assert cell["stored"] > 0
+        assert cell["peak memory"] > 0
 
 
 def test_the_log_of_the_results_is_a_score_log_like_any(lmk: Lmk, file: Path, done: Path) -> None:
