@@ -12,6 +12,7 @@ line separators. A byte order mark and empty lines are skipped.
 import csv
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ _SHOWN = 60  # characters of a key in a message
 HEAD = 1 << 12  # bytes of an XML file that show its kind
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 DELIMITERS = ",;\t|"  # of csv files
+_DECLARED = re.compile("[sS]ep=([,;\t|])")
 NAMED_COLUMNS = (
     "the option columns= is for csv and tsv files, and this file names its own fields; drop it"
 )
@@ -523,15 +525,14 @@ class CsvRecords(Records):
         name = self._input.name
         with self._input.open(self._given.encoding) as stream:
             lines = decoded_lines(stream.file, name)
-            first = next(lines, "")
-            delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
-            bounded = _RowLines(chain([first], lines), name)
+            first, delimiter, above = self._start(lines)
+            bounded = _RowLines(chain([first], lines), name, above)
             table = csv.reader(bounded, delimiter=delimiter, strict=True)
-            names = list(self._given.names) or self._names(table)
+            names = list(self._given.names) or self._names(table, above + 1)
             number = 0
             while True:
                 bounded.start_row()
-                row = self._next_row(table)
+                row = self._next_row(table, bounded)
                 if row is None:
                     break
                 if isinstance(row, list) and not any(row):
@@ -539,7 +540,7 @@ class CsvRecords(Records):
                 number += 1
                 if ((number - 1) // BLOCK) % self._shard.count == self._shard.number:
                     self._read = stream.position()
-                    where = f"{name} line {table.line_num}"
+                    where = f"{name} line {bounded.number}"
                     yield FileRow(where, number, _csv_record(names, row, where))
             self._read = self._input.size or 0
 
@@ -548,28 +549,38 @@ class CsvRecords(Records):
         if self._given.names:
             return []
         with self._input.open(self._given.encoding) as stream:
-            first = next(decoded_lines(stream.file, self._input.name), "")
-            delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
+            first, delimiter, _ = self._start(decoded_lines(stream.file, self._input.name))
             with suppress(csv.Error):  # reading the rows reports it
                 return _column_names(next(csv.reader([first], delimiter=delimiter), []))
         return []
 
-    def _next_row(self, table: Any) -> list[str] | DataError | None:
+    def _start(self, lines: Iterator[str]) -> tuple[str, str, int]:
+        """The first line of the table, its delimiter, and the number of lines above it.
+
+        Excel writes and reads a line 'sep=;' above the table.
+        """
+        first = next(lines, "")
+        declared = _DECLARED.fullmatch(first.strip("\r\n"))
+        if declared and not self._given.names:
+            return next(lines, ""), self._given.delimiter or declared[1], 1
+        return first, self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count), 0
+
+    def _next_row(self, table: Any, lines: "_RowLines") -> list[str] | DataError | None:
         """The next row, or the error in it; None at the end. Raises DataError for an open quote."""
-        after = table.line_num
+        after = lines.number
         try:
             return list(next(table))
         except StopIteration:
             return None
         except csv.Error as error:
-            wrong = f"{self._input.name} line {table.line_num}: not valid csv ({_csv_fault(error)})"
+            wrong = f"{self._input.name} line {lines.number}: not valid csv ({_csv_fault(error)})"
             if "end of data" in str(error):  # all rows after this quote would be missing
                 raise DataError(f"{wrong}; a quote after line {after} does not close") from error
             return DataError(wrong)
 
-    def _names(self, table: Any) -> list[str]:
+    def _names(self, table: Any, line: int) -> list[str]:
         """The columns. Raises DataError for an invalid header."""
-        where = f"{self._input.name} line 1"
+        where = f"{self._input.name} line {line}"
         try:
             names = _column_names(next(table, []))
         except csv.Error as reason:
@@ -594,17 +605,17 @@ def _column_names(row: list[str]) -> list[str]:
 class _RowLines:
     """The lines of a csv file; a row has a limited number of them, so that an open quote is found early."""
 
-    def __init__(self, lines: Iterator[str], name: str) -> None:
-        self._lines, self._name = enumerate(lines, 1), name
-        self._number = self._start = 0
+    def __init__(self, lines: Iterator[str], name: str, above: int) -> None:
+        self._lines, self._name = enumerate(lines, 1 + above), name
+        self.number = self._start = above
 
     def start_row(self) -> None:
         """The next line is the first one of a row."""
-        self._start = self._number
+        self._start = self.number
 
     def __iter__(self) -> Iterator[str]:
         for number, line in self._lines:
-            self._number = number
+            self.number = number
             if number - self._start > MAX_ROW_LINES:
                 raise DataError(
                     f"{self._name} line {number}: a row of more than {MAX_ROW_LINES:,} lines; a quote "
@@ -718,6 +729,11 @@ class JsonRecords(Records):
         if not isinstance(value, list):
             raise DataError(
                 f"{name}: neither a JSON array nor an object but {type(value).__name__}"
+            )
+        if value and all(isinstance(item, str) for item in value):
+            raise DataError(
+                f"{name}: a JSON array of texts without ids; number them: jq -c "
+                f"'to_entries[] | {{id: .key, text: .value}}' {name} > NEW.jsonl"
             )
         numbered = ((f"{name} item {number}", item) for number, item in enumerate(value, 1))
         return [(where, _item(item, where)) for where, item in numbered]

@@ -1,14 +1,16 @@
 """Odd shapes of collections, queries and topics: all records with their ids, or an error with the remedy."""
 
 import json
+import shlex
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lmkcli.data.collection import Doc, open_collection
-from lmkcli.errors import LmkError
+from lmkcli.errors import DataError, LmkError
 from lmkcli.spec.values import Shard
 from tests.conftest import Lmk
 
@@ -236,3 +238,48 @@ def test_topics_without_a_usual_text_name_their_fields(tmp_path: Path) -> None:
     (tmp_path / "n.xml").write_text("<topics><topic><title>tea</title></topic></topics>")
     with pytest.raises(LmkError, match="neither"):
         list(open_collection(str(tmp_path / "n.xml")).queries())
+
+
+@pytest.mark.parametrize("delimiter", [";", ",", "\t"])
+def test_a_line_above_a_table_names_its_delimiter(tmp_path: Path, delimiter: str) -> None:
+    """As Excel writes and reads it."""
+    rows = [["id", "text"], ["1", "tea, hot; green"], ["2", "bread"]]
+    lines = [delimiter.join(f'"{field}"' for field in row) for row in rows]
+    file = tmp_path / "t.csv"
+    file.write_bytes("\r\n".join([f"sep={delimiter}", *lines, ""]).encode("utf-8-sig"))
+    docs = list(open_collection(str(file)).docs())
+    assert [(doc.id, doc.text) for doc in docs] == [("1", "tea, hot; green"), ("2", "bread")]
+    file.write_text(file.read_text("utf-8-sig") + delimiter.join("3xy"))
+    with pytest.raises(DataError, match=r"t\.csv line 5: 3 fields"):
+        list(open_collection(str(file)).docs())
+
+
+def test_an_array_of_texts_needs_ids(tmp_path: Path) -> None:
+    file = tmp_path / "texts.json"
+    file.write_text('["green tea", "bread"]')
+    with pytest.raises(DataError, match=r"array of texts without ids.*jq.*to_entries"):
+        list(open_collection(str(file)).docs())
+
+
+@pytest.mark.parametrize("name", ["saved", "splits", "folder:splits"])
+def test_a_saved_dataset_is_no_folder_of_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its rows are in files of Arrow, and only its settings would be read."""
+    monkeypatch.chdir(tmp_path)
+    rows = datasets.Dataset.from_dict({"id": ["a", "b"], "text": ["tea", "bread"]})
+    rows.save_to_disk("saved")
+    datasets.DatasetDict({"train": rows}).save_to_disk("splits")
+    with pytest.raises(DataError, match="save_to_disk") as error:
+        open_collection(f"./{name}" if ":" not in name else name).docs()
+    command = str(error.value).partition("give that file: ")[2]
+    exec(shlex.split(command)[-1], {})
+    assert [doc.id for doc in open_collection("docs.parquet").docs()] == ["a", "b"]
+
+
+def test_a_saved_dataset_in_a_folder_is_left_out_and_named(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["tea"]}).save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "a.md").write_text("bread")
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [doc.id for doc in collection.docs()] == ["a.md"]
+    assert "dataset" in collection.skipped_files()["saved"]

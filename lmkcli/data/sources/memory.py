@@ -41,6 +41,10 @@ PREFIX = "memory:"
 OPTIONS = ("id", "title", "text", "fields", "map_ids", "context", "queries", "qrels")
 _INDEX = "__index_level_0__"  # the column of pandas' index, if it has no name
 _BLOCK = 1000  # rows
+_HALF = (
+    "half of a surrogate pair is no character; replace it: text.encode('utf-16', 'surrogatepass')"
+    ".decode('utf-16', 'replace')"
+)
 
 
 class HeldRows:
@@ -68,8 +72,11 @@ class HeldRows:
     def digest(self) -> str:
         """A digest of all rows, in 16 hexadecimal digits."""
         found = hashlib.sha256()
-        for record in self:
-            found.update(msgspec.json.encode(record, enc_hook=repr) + b"\n")
+        for number, record in enumerate(self):
+            try:
+                found.update(msgspec.json.encode(record, enc_hook=repr) + b"\n")
+            except UnicodeEncodeError:
+                raise UsageError(f"row {number}: {_HALF}") from None
         return found.hexdigest()[:16]
 
 
@@ -283,6 +290,8 @@ def _in_python(error: DataError) -> DataError:
 
 def _read(value: Any) -> Any:
     """A table of Arrow, or a sequence of records. Raises UsageError for other objects."""
+    if hasattr(value, "to_frame"):  # one column of pandas or polars
+        value = value.to_frame("text")
     if hasattr(value, "__arrow_c_stream__"):
         return _of_arrow(value)
     if isinstance(value, Mapping):
@@ -304,6 +313,8 @@ def _of_arrow(value: Any) -> pa.Table:
             f"the {type(value).__name__} has a column with values of several types ({error}); convert the "
             "column, for instance with astype(str)"
         ) from None
+    except UnicodeEncodeError:
+        raise UsageError(f"the {type(value).__name__} has a text in which {_HALF}") from None
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> list[Record]:

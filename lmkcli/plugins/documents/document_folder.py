@@ -49,6 +49,7 @@ from lmkcli.plugins.documents.file_trees import (
     Listing,
     OneFile,
     ZipTree,
+    check_no_dataset,
     is_known,
     is_table,
     kind_of,
@@ -89,6 +90,7 @@ def open_folder(name: str, options: dict[str, str]) -> "FolderCollection":
     if root.is_file():
         tree: FileTree = ZipTree(root) if root.suffix.lower() == ZIP else OneFile(root)
     elif root.is_dir():
+        check_no_dataset(root)
         tree = DiskTree(root)
     else:
         raise DataError(f"{name}: {not_a_file(root) or 'no such folder'}")

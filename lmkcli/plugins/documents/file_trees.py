@@ -4,6 +4,7 @@ Paths in a tree of files are separated by '/'.
 """
 
 import codecs
+import json
 import os
 import re
 import stat
@@ -28,6 +29,7 @@ from lmkcli.plugins.documents.ignored import (
     is_ignored,
 )
 from lmkcli.system.input_files import MAX_FILE, whole_file
+from lmkcli.text.formatting import shell_line
 
 ZIP = ".zip"
 TABLES = frozenset((".csv", ".json", ".jsonl", ".mbox", ".ndjson", ".parquet", ".tsv"))
@@ -45,6 +47,8 @@ MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 _DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
 _OTHERS = frozenset(("queries", "topics", "qrels"))
 _NAME_END = re.compile(r"[._-]")
+_SPLITS = "dataset_dict.json"
+_OF_DATASET = ("dataset_info.json", "state.json")
 _OF_MODELS = ("config.json", "modules.json", "adapter_config.json")
 MAX_MEMBERS = 1_000_000  # files of an archive
 
@@ -132,6 +136,25 @@ def check_no_queries(folder: Path, name: str) -> None:
         f"layout than BEIR's; name its files: {Path(name, docs[0])}{options}, or read the copy of a dataset "
         f"of the hub: hf:{os.path.abspath(folder)}; to read each record of all files as a document, write "
         f"folder:{name}"
+    )
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether the library datasets wrote a folder: a dataset (files of Arrow), or a dictionary of splits."""
+    return (folder / _SPLITS).is_file() or all((folder / name).is_file() for name in _OF_DATASET)
+
+
+def check_no_dataset(folder: Path) -> None:
+    """Raise DataError for a dataset: as a folder of documents, its settings would be the documents."""
+    if not is_dataset(folder):
+        return
+    inner = sorted(each.name for each in folder.iterdir() if is_dataset(each))
+    split = f"[{json.dumps(inner[0])}]" if (folder / _SPLITS).is_file() and inner else ""
+    opened = f"datasets.load_from_disk({json.dumps(str(folder))}){split}"
+    program = f'import datasets; {opened}.to_parquet("docs.parquet")'
+    raise DataError(
+        f"{folder} is a dataset as save_to_disk of the library datasets writes it; save it as parquet, and "
+        f"give that file: {shell_line('python', '-c', program)}"
     )
 
 
@@ -265,6 +288,8 @@ class _Walk:
             return ""
         if is_folder and is_dependencies(self._root / path):
             return "is a folder of dependencies"
+        if is_folder and is_dataset(self._root / path):
+            return "is a dataset of the library datasets; save it as parquet"
         if is_artifact(self._root / path if is_folder else self._root / path.removesuffix(".json")):
             return "is an artifact of lmk"
         return f"is in {GITIGNORE}" if is_ignored(path, is_folder, rules) else ""

@@ -170,3 +170,20 @@ def test_another_process_gets_the_rows_with_the_operation(kind: str, tmp_path: P
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "['tea', 'bike', 'bread']\n"
+
+
+def test_one_column_is_a_collection_of_texts() -> None:
+    for values in (
+        pd.Series(["tea", "bread"], index=["a", "b"], name="body"),
+        pl.Series(["tea", "bread"]),
+    ):
+        docs = list(lmkcli.open_collection(values).docs())
+        assert [doc.text for doc in docs] == ["tea", "bread"]
+        assert [doc.id for doc in docs] == (
+            ["a", "b"] if isinstance(values, pd.Series) else ["0", "1"]
+        )
+
+
+def test_half_of_a_surrogate_pair_is_named() -> None:
+    with pytest.raises(UsageError, match=r"row 1: half of a surrogate pair.*surrogatepass"):
+        lmkcli.open_collection(["tea", "wave \ud83d"])
