@@ -421,9 +421,26 @@ def open_collection(
     return open_source(name, options)
 
 
+def divided(spelling: str) -> list[str]:
+    """Divide 'name,key=value' at its commas, but not within a path on disk or a glob."""
+    parts = spelling.split(",")
+    for number in range(len(parts), 1, -1):
+        path = ",".join(parts[:number])
+        if any(os.path.exists(os.path.expanduser(p)) for p in (path, path.partition(":")[2]) if p):
+            parts = [path, *parts[number:]]
+            break
+    found = parts[:1]
+    for part in parts[1:]:
+        if found[-1].startswith("glob=") and not _OPTION.match(part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
 def _with_options(spelling: str) -> tuple[str, dict[str, str]]:
     """Divide 'name,key=value' into the name and its options."""
-    head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
+    head, *pairs = divided(spelling)
     options: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -437,6 +454,7 @@ def _with_options(spelling: str) -> tuple[str, dict[str, str]]:
     return head, options
 
 
+_OPTION = re.compile(r"\w+=")
 HUB_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+|[./~].*)")
 
 

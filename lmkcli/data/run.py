@@ -9,7 +9,7 @@ import gzip
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import chain
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.artifact.manifest import digest
+from lmkcli.artifact.outputs import is_artifact
 from lmkcli.data.byte_streams import open_stream
 from lmkcli.data.collection import (
     CONTROL_CHARACTERS,
@@ -41,6 +42,8 @@ from lmkcli.system.input_files import bounded_lines
 from lmkcli.system.output_streams import is_stream, open_output
 from lmkcli.text.formatting import counted
 
+_COLUMNS = 6
+_LONGEST_LINE = 1000  # bytes
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?")
 
 
@@ -128,6 +131,19 @@ class Run(Tabular):
             "rank": list(chain.from_iterable(range(1, count + 1) for count in lengths)),
             "score": np.concatenate([np.zeros(0, np.float32), *scores]),
         }
+
+
+def is_run(file: Path) -> bool:
+    """Whether a file has the manifest of a run, or a first line with the six columns of one."""
+    if is_artifact(file):
+        return True
+    with (
+        suppress(OSError, EOFError),
+        (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened,
+    ):
+        words = opened.readline(_LONGEST_LINE).split()
+        return len(words) == _COLUMNS and words[1] == b"Q0"
+    return False
 
 
 def read_run(path: str | Path) -> Run:

@@ -671,7 +671,14 @@ class Search(
                     "--shard needs an output file: the shards are kept next to it until they are joined"
                 )
         else:
+            from lmkcli.data.run import is_run
+
             for path in [*([] if self.searchable else [self.index]), *(self.others or [])]:
+                if path.is_file() and not is_run(path):
+                    raise UsageError(
+                        f"{path} is neither an index nor a document that lmk reads; lmk show readers lists "
+                        "the kinds of files that it reads"
+                    )
                 if path.is_file():
                     raise UsageError(
                         f"{path} is a run, which answers only its own queries: give their collection instead "
@@ -886,7 +893,9 @@ def _development(name: str, spelling: str) -> str:
     """The collection of development queries: a split of the searched collection, or the name of another."""
     if not name:
         raise UsageError("--fuse tune: name a split or a collection, such as tune:dev")
-    head = spelling.partition(",")[0]
+    from lmkcli.data.collection import divided
+
+    head = divided(spelling)[0]
     folder = head.rpartition(":")[0] or head
     if "/" in name or "." in name or not head:
         return name

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lmkcli.data.collection import Collection, Doc, Qrel, Query
+from lmkcli.data.collection import Collection, Doc, Qrel, Query, divided
 from lmkcli.data.run import Ranking, Run, read_run
 from lmkcli.errors import DataError
 from lmkcli.evaluation.breakdown import (
@@ -474,7 +474,7 @@ def _divided(excerpt: Excerpt, ends: Sequence[int]) -> Iterator[Excerpt]:
 
 def _title(collection: str) -> str:
     """The name of a collection for people: of a path, the last name, with its split."""
-    name, *_ = collection.removeprefix("folder:").split(",")
+    name = divided(collection)[0].removeprefix("folder:")
     return name.rstrip("/").rpartition("/")[2] if name.startswith("/") else collection
 
 

@@ -59,6 +59,7 @@ from lmkcli.system.input_files import MAX_FILE, not_a_file
 from lmkcli.text.formatting import counted, shell_line
 
 OPTIONS = ("encoding", "glob", "map_ids", "qrels", "queries", "unreadable")
+_BETWEEN_GLOBS = re.compile(r"\+(?!\])")
 MAX_SHOWN = 20  # files that an error message lists
 
 
@@ -125,6 +126,8 @@ class FolderCollection(Collection):
         self._fields = Fields.parse({k: v for k, v in options.items() if k == "map_ids"})
         self._encoding = options.get("encoding", "")
         self.settings = self._fields.settings | {"encoding": self._encoding or "utf-8"}
+        # a plus in brackets belongs to the name of a file
+        self._globs = _BETWEEN_GLOBS.split(options["glob"]) if "glob" in options else []
         self._stops = options.get("unreadable") == "stop"
         self._skipped: dict[str, str] = {}
         self._empty: dict[str, str] = {}
@@ -136,7 +139,7 @@ class FolderCollection(Collection):
     # someone else must not read the whole disk because the record of the run names '/' as its collection.
     @cached_property
     def _listing(self) -> Listing:
-        return self._tree.listing(self._selected, "glob" in self._options)
+        return self._tree.listing(self._selected, self._globs)
 
     @cached_property
     def _opened(self) -> "_OpenedFolder":
@@ -192,6 +195,7 @@ class FolderCollection(Collection):
         others = {
             suffix: "is a kind that is not read" + (f" ({count:,} files)" if count > 1 else "")
             for suffix, count in sorted(self._listing.others.items())
+            if not self._globs
         }
         links = {
             link: f"is a link to {target}, which has its own entry"
@@ -253,7 +257,7 @@ class FolderCollection(Collection):
             f"{ignored.total():,} ignored ({_counts(ignored)})": ignored,
             f"{counted(len(listing.links), 'link')} to files in it": listing.links,
             f"{listing.others.total():,} of other kinds ({_counts(listing.others)})": (
-                [] if "glob" in self._options else listing.others
+                [] if self._globs else listing.others
             ),
             f"encodings guessed: {_counts(guessed)}": guessed,
         }
@@ -267,17 +271,15 @@ class FolderCollection(Collection):
         return f"{place}: {'; '.join([read, *shown])}; to list them: {shell_line('lmk', 'show', place)}"
 
     def _selected(self, path: str) -> bool:
-        globs = self._options.get("glob")
-        if globs is None:
-            return is_known(path) or self._tree.is_text(path)
-        return any(matches(path, glob) for glob in globs.split("+"))
+        if self._globs:
+            return any(matches(path, glob) for glob in self._globs)
+        return is_known(path) or self._tree.is_text(path)
 
     def _unique_ids(self) -> dict[str, str]:
         """File -> id. Raises DataError for a repeated id, and for a folder without files."""
         if not self._listing.files and not self._listing.errors:
-            kinds = ", ".join(
-                f"{n:,} {suffix}" for suffix, n in self._listing.others.most_common(5)
-            )
+            others = self._tree.listing(lambda path: False, ["**"]).others
+            kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in others.most_common(5))
             raise DataError(
                 f"{self.name}: none of its files is selected; it contains {kinds or 'no files'}. "
                 "Select files by name, for instance with ',glob=**/*.py'"
@@ -351,7 +353,7 @@ class FolderCollection(Collection):
 
     def is_changed(self) -> bool:
         """Whether files of the folder have changed since their list was made."""
-        now = self._tree.listing(self._selected, "glob" in self._options)
+        now = self._tree.listing(self._selected, self._globs)
         return self._file_stats_of(now, self._opened.missing) != self._opened.file_stats
 
     def unread_reasons(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmkcli.data.collection import CHUNK_BREAK, Collection, open_collection
+from lmkcli.data.collection import CHUNK_BREAK, Collection, divided, open_collection
 from lmkcli.data.contexts import has_headings
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.models.lookup import MEAN_MINILM
@@ -46,7 +46,7 @@ class DocumentsIndex:
         """`model` is that of the vectors, '' for words alone; None if the scores are not those of MATCH."""
         self._index, self._model, self.documents = index, model, documents
         self._collection = collection
-        given, *pairs = collection.split(",")
+        given, *pairs = divided(collection)
         self._encoding = dict(pair.partition("=")[::2] for pair in pairs).get("encoding", "")
         folder = Path(given.removeprefix("folder:"))
         self.root = folder if given.startswith("folder:") and folder.is_dir() else None

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -230,23 +230,27 @@ class Listing:
     """Links to files and folders that are listed under their own names -> their targets."""
 
 
-def list_files(root: Path, selected: Callable[[str], bool], everything: bool = False) -> Listing:
+def list_files(root: Path, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
     """List the files below `root`; `selected` tests a path.
 
-    Names that start with a dot are skipped, as in a shell. Without `everything`, folders of dependencies and
-    what a .gitignore of the folder names are ignored. A link inside the folder is followed if its target is
-    not listed under its own name, so no file is listed twice; a link out of the folder is an error.
+    Names that start with a dot are skipped, as in a shell. Without globs, folders of dependencies and what a
+    .gitignore of the folder names are ignored. With globs, only folders that they reach are listed, and links
+    that they match. A link inside the folder is followed if its target is not listed under its own name, so
+    no file is listed twice; a link out of the folder is an error.
     """
-    return _Walk(root, selected, everything).listing
+    return _Walk(root, selected, globs).listing
 
 
 class _Walk:
     """One walk through a folder: first the files themselves, then the targets of links."""
 
-    def __init__(self, root: Path, selected: Callable[[str], bool], everything: bool) -> None:
+    def __init__(self, root: Path, selected: Callable[[str], bool], globs: Sequence[str]) -> None:
         self._root, self._real_root = root, Path(os.path.realpath(root))
         self._selected = selected
-        self._ignoring = not everything
+        self._ignoring = not globs
+        # the number of folders above a file that a glob matches
+        self._deepest = max((glob.count("/") for glob in globs), default=0)
+        self._everywhere = not globs or any("**" in glob.split("/") for glob in globs)
         self._links: list[str] = []
         self._seen: set[str] = set()  # real paths of files and folders
         self.listing = Listing()
@@ -279,9 +283,14 @@ class _Walk:
             elif reason := self._ignore_reason(inside, entry.is_dir(), rules):
                 self.listing.ignored[inside] = reason
             elif entry.is_dir():
-                self._folder(inside, rules)
+                if self._reaches(inside):
+                    self._folder(inside, rules)
             else:
                 self._file(inside)
+
+    def _reaches(self, folder: str) -> bool:
+        """Whether a folder may contain selected files."""
+        return self._everywhere or folder.count("/") < self._deepest
 
     def _ignore_reason(self, path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> str:
         if not self._ignoring:
@@ -312,8 +321,10 @@ class _Walk:
         try:
             is_folder = stat.S_ISDIR(place.stat().st_mode)
         except OSError as error:
-            if self._selected(link) or not Path(link).suffix:
+            if self._selected(link) or (self._ignoring and not Path(link).suffix):
                 self.listing.errors[link] = f"cannot be opened ({error.strerror})"
+            return
+        if not self._ignoring and not (self._reaches(link) if is_folder else self._selected(link)):
             return
         if not Path(target).is_relative_to(self._real_root):
             if is_folder or not Path(link).suffix or self._selected(link):
@@ -352,8 +363,8 @@ class FileTree(ABC):
         self.root = root
 
     @abstractmethod
-    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
-        """The files; `selected` tests a path. With `everything`, no folder is ignored."""
+    def listing(self, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
+        """The files; `selected` tests a path. With globs, which select them, no folder is ignored."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -378,8 +389,8 @@ class FileTree(ABC):
 class DiskTree(FileTree):
     """A folder on disk."""
 
-    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
-        return list_files(self.root, selected, everything)
+    def listing(self, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
+        return list_files(self.root, selected, globs)
 
     def read(self, path: str) -> bytes:
         return read_file(self.root / path)
@@ -394,7 +405,7 @@ class DiskTree(FileTree):
 class OneFile(FileTree):
     """A single file, which is selected whatever its name."""
 
-    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
+    def listing(self, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
         return Listing([self.root.name])
 
     def read(self, path: str) -> bytes:
@@ -444,7 +455,7 @@ class ZipTree(FileTree):
             each for each in members if not each.is_dir() and not is_hidden(each.filename)
         ]
 
-    def listing(self, selected: Callable[[str], bool], everything: bool = False) -> Listing:
+    def listing(self, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
         listing = Listing()
         times = Counter(member.filename for member in self._members)
         for member in sorted(self._members, key=lambda each: each.filename):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 from lmkcli.data.beir_folder import is_beir
+from lmkcli.data.collection import divided
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
@@ -47,7 +48,6 @@ Answer = TypeVar("Answer")
 CHUNK = 128  # tokens of a chunk of the vectors, and words of a chunk of BM25
 STATE = "state.json"
 _MANY_PARTS = 20  # updates leave small parts; more than these are merged
-_RUN_COLUMNS = 6
 # Files that are collections of documents, in addition to single documents (the kinds of a folder).
 _COLLECTIONS = frozenset(
     (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".mbox", ".zip")
@@ -62,7 +62,7 @@ def collection_at(path: Path) -> str:
     collection of its files. A single text, page or PDF is a collection of one document.
     """
     text = str(path)
-    given, *pairs = [text] if os.path.exists(text) else text.split(",")
+    given, *pairs = divided(text)
     place = Path(os.path.abspath(os.path.expanduser(given.removeprefix("folder:"))))
     name = ""
     if place.is_dir() and not is_artifact_folder(place):
@@ -77,28 +77,21 @@ def collection_at(path: Path) -> str:
 
 def _file(file: Path) -> str:
     """The name of the collection in a file; empty for a run, and for a file of another kind."""
+    from lmkcli.data.run import is_run  # imports NumPy
+
     suffixes = [each.lower() for each in file.suffixes]
     while len(suffixes) > 1 and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
     if suffix in _COLLECTIONS:
-        return "" if _is_run(file) else str(file)
-    if has_reader(suffix) and not _is_run(file):
+        return "" if is_run(file) else str(file)
+    if has_reader(suffix) and not is_run(file):
         return f"folder:{file.parent},glob={_escaped(file.name)}"
     return ""
 
 
-def _is_run(file: Path) -> bool:
-    """Whether a file has the manifest of a run, or a first line with the six columns of one."""
-    from lmkcli.artifact.outputs import is_artifact
-
-    with open(file, "rb") as opened:
-        words = opened.readline(1000).split()
-    return is_artifact(file) or (len(words) == _RUN_COLUMNS and words[1] == b"Q0")
-
-
 def _escaped(name: str) -> str:
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+    return "".join(f"[{each}]" if each in "*?[+," else each for each in name)
 
 
 def _recipe_flag(name: str) -> Flag:
@@ -354,7 +347,7 @@ def shown(text: str, near: bool = False) -> str:
 
 def _stem(collection: str) -> str:
     """The last name in the path of a collection."""
-    name = Path(collection.removeprefix("folder:").partition(",")[0]).name
+    name = Path(divided(collection)[0].removeprefix("folder:")).name
     return name[:40] or "root"
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from lmkcli import catalog
 from lmkcli.artifact import manifest
+from lmkcli.data.collection import divided
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.models.lookup import is_local, read_model
 from lmkcli.models.model_folder import ModelFolder
@@ -92,7 +93,7 @@ def tokens_key_data(flags: Mapping[str, tuple[str, ...]]) -> Any:
 @cache
 def file_stats(spelling: str) -> Any:
     """Names, sizes and times of the files at a path; None if the spelling is not a path."""
-    path = Path(os.path.expanduser(spelling.partition(",")[0]))
+    path = Path(os.path.expanduser(divided(spelling)[0]))
     path = path if path.exists() else Path(str(path).rpartition(":")[0])
     if not path.name or not path.exists():
         return None

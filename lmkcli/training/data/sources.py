@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli.data.collection import FILE_SUFFIXES, open_collection, spell
+from lmkcli.data.collection import FILE_SUFFIXES, divided, open_collection, spell
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.spec.values import Window, is_count
 from lmkcli.training.data.examples import Example, Examples, Ints, Tally, cleaned
@@ -88,7 +88,7 @@ def parse_source(spelling: str) -> Source:
     Options in OPTIONS (with '-' or '_') belong to training, others to the collection. Raises UsageError for
     invalid values.
     """
-    head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
+    head, *pairs = divided(spelling)
     options: dict[type, dict[str, Any]] = {Source: {}, Mining: {}, Drawing: {}}
     collection_options = {}
     for pair in pairs:

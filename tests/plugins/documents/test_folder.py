@@ -143,6 +143,19 @@ def test_a_glob_selects_files(notes: Path, glob: str, ids: list[str]) -> None:
     assert [doc.id for doc in docs(f"folder:{notes},glob={glob}")] == ids
 
 
+def test_a_glob_lists_only_what_it_can_match(notes: Path, tmp_path: Path) -> None:
+    """A single file of a home folder is one of a million."""
+    (notes / "out.md").symlink_to(tmp_path)
+    (notes / "up").symlink_to("deep")
+    (notes / "deep/closed").mkdir()
+    (notes / "deep/closed").chmod(0)
+    collection = open_collection(f"folder:{notes},glob=b.txt")
+    assert [doc.id for doc in collection.docs()] == ["b.txt"]
+    assert collection.skipped_files() == {}
+    assert collection.summary() == ""
+    (notes / "deep/closed").chmod(0o700)
+
+
 def test_a_glob_without_matches_lists_the_suffixes(notes: Path) -> None:
     with pytest.raises(DataError, match=r"contains 2 \.txt, 1 \.md"):
         docs(f"folder:{notes},glob=*.rst")

@@ -264,3 +264,38 @@ def test_passages_of_code_and_logs_have_whole_lines(
     assert lines[150] in hit.passage.text
     assert hit.passage.text == hit.content[hit.passage.begin : hit.passage.end]
     assert not hit.heading
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["c++ notes.md", "a, b.md", "a,b=c.md", "what?.md", "[1] first.md", "x=1.md", "d,e/z.md"],
+)
+def test_any_name_of_a_file_or_folder_can_be_searched(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Options follow a name after commas, and globs are joined by plus signs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for each in (name, "c notes.md", "a.md", "1 first.md", "deep/b.md"):
+        Path(each).parent.mkdir(exist_ok=True, parents=True)
+        Path(each).write_text(f"rise overnight {each == name}")
+    monkeypatch.setattr(own_index, "find_spec", lambda name: None)
+    found = lmk("search", name, "-q", "overnight", "-k", 5, "--json")
+    hits = [(hit["path"], "True" in hit["passage"], hit["lines"]) for hit in found.json]
+    assert hits == [(Path(name).name, True, [1, 1])]
+    assert "skipped" not in found.err
+    folder = str(Path(name).parent)
+    if folder != ".":
+        found = lmk("search", folder, "-q", "overnight", "-k", 5, "--json")
+        assert [hit["path"] for hit in found.json] == ["z.md"]
+
+
+def test_other_files_are_no_runs(lmk: Lmk, tmp_path: Path) -> None:
+    for name in ("a.png", "a.doc", "a.ipynb"):
+        (tmp_path / name).write_bytes(b"\x89PNG\0\1\n")
+        failed = lmk("search", tmp_path / name, "-q", "x", code=2)
+        assert "is neither an index nor a document" in failed.err
+        assert "lmk show readers" in failed.err
+    run = tmp_path / "a.trec"
+    run.write_text("q1 Q0 d1 1 0.5 me\n")
+    assert "is a run" in lmk("search", run, "-q", "x", code=2).err
