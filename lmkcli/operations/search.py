@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from operator import index as index_number
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, overload
 
@@ -34,7 +35,7 @@ from lmkcli.text.query_words import SNIPPET, QueryWords
 
 if TYPE_CHECKING:
     from lmkcli.artifact.kinds import RunManifest
-    from lmkcli.data.collection import Collection, Doc, Query
+    from lmkcli.data.collection import ArrowTable, Collection, Doc, Query
     from lmkcli.data.run import Run
     from lmkcli.retrieval.filtering import OpenedCollections
     from lmkcli.retrieval.fusion import Fusion
@@ -911,6 +912,27 @@ def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch[
     return sharded_search(opened, queries, k)
 
 
+def _as_list(queries: Any) -> "list[str] | list[Query]":
+    """Several questions, or the queries of a table, a dictionary or a collection."""
+    from lmkcli.data.collection import Collection, Query, open_collection
+
+    table = hasattr(queries, "__arrow_c_stream__") and not hasattr(queries, "to_frame")
+    if table or isinstance(queries, Mapping | Collection) or hasattr(queries, "column_names"):
+        return list(open_collection(queries).queries())
+    try:
+        found = list(queries)
+    except TypeError:
+        found = [queries]
+    for kind in (str, Query):
+        if all(isinstance(query, kind) for query in found):
+            return found
+    kinds = sorted({type(query).__name__ for query in found})
+    raise UsageError(
+        f"a {' and a '.join(kinds)} cannot be searched; give a question, a list of questions, or queries "
+        "with their ids: a dictionary, a table or Query objects"
+    )
+
+
 class OpenIndex:
     """An open index that answers questions and collections of queries. `open_index` creates it.
 
@@ -937,7 +959,10 @@ class OpenIndex:
     ) -> Hits: ...
     @overload
     def search(
-        self, queries: "Sequence[Query]", k: int = _SHOWN, where: str | Sequence[str] = ()
+        self,
+        queries: "Sequence[Query] | Mapping[str, str] | Collection | ArrowTable",
+        k: int = _SHOWN,
+        where: str | Sequence[str] = (),
     ) -> "Run": ...
     @overload
     def search(
@@ -947,16 +972,23 @@ class OpenIndex:
         """The k best documents that fulfil all conditions in `where`, such as "year>2000".
 
         For one question, returns its Hits, with titles, texts and best passages. For a list of questions,
-        returns a list of Hits. For a list of Query objects, returns a Run, which can be evaluated and
-        written as a TREC run. Raises UsageError for a condition that cannot be read or compared.
+        returns a list of Hits. For Query objects, a dictionary of questions by their ids, or a table or
+        collection of queries, returns a Run, which can be evaluated and written as a TREC run. Raises
+        UsageError for a condition that cannot be read or compared, and for other queries or numbers.
         """
+        try:
+            k = index_number(k)
+        except TypeError:
+            k = 0
+        if k < 1:
+            raise UsageError("k is the number of documents: a whole number from 1")
         index = self._narrowed((where,) if isinstance(where, str) else tuple(where))
         if isinstance(queries, str):
             return find(index, queries, k)
-        queries = list(queries)
-        if any(isinstance(query, str) for query in queries):
-            return [find(index, query, k) for query in queries]
-        return index.search(queries, k)
+        asked: Any = _as_list(queries)
+        if asked and all(isinstance(query, str) for query in asked):
+            return [find(index, query, k) for query in asked]
+        return index.search(asked, k)
 
     def _narrowed(self, where: tuple[str, ...]) -> "Index":
         """The index without the documents that do not fulfil all conditions."""

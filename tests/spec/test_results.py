@@ -4,13 +4,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+import datasets
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
 import lmkcli
 from lmkcli.catalog import VERBS
 from lmkcli.data.run import Ranking, Run
+from lmkcli.errors import UsageError
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Cell, Result, Table, html_of
 
@@ -186,3 +189,38 @@ def test_frames_have_the_columns_of_the_printed_tables(folder: Path) -> None:
         assert set(printed.columns) <= set(frame.columns), type(result)
         assert len(frame) == len(printed.rows)
         assert result.to_polars().height == len(printed.rows)
+
+
+def test_an_index_is_searched_for_every_kind_of_queries(folder: Path) -> None:
+    """The keys of a dictionary and the names of columns are no questions."""
+    index = lmkcli.open_index(folder / "docs")
+    by_id = {"q1": "wheel", "q2": "tea"}
+    expected = index.search([lmkcli.Query("q1", "wheel"), lmkcli.Query("q2", "tea")], k=1)
+    table = {"id": list(by_id), "text": list(by_id.values())}
+    kinds: list[Any] = [
+        by_id, pl.DataFrame(table), pd.DataFrame(table), datasets.Dataset.from_dict(table),
+        lmkcli.open_collection(by_id),
+    ]  # fmt: skip
+    for queries in kinds:
+        run = index.search(queries, k=1)
+        assert isinstance(run, Run)
+        assert {name: run[name].doc_ids for name in run} == {
+            name: expected[name].doc_ids for name in expected
+        }
+    for texts in (["wheel", "tea"], pl.Series(["wheel", "tea"]), pd.Series(["wheel", "tea"])):
+        assert [hits[0].id for hits in index.search(texts, k=1)] == ["bike", "tea"]  # type: ignore[call-overload]
+    assert len(index.search([], k=1)) == 0
+
+
+@pytest.mark.parametrize("queries", [None, 3, ["tea", None], ["tea", lmkcli.Query("q", "tea")]])
+def test_other_queries_are_refused(folder: Path, queries: Any) -> None:
+    with pytest.raises(UsageError, match="cannot be searched"):
+        lmkcli.open_index(folder / "docs").search(queries)
+
+
+@pytest.mark.parametrize("k", [0, -1, "3", 2.5, None])
+def test_k_is_a_number_of_documents(folder: Path, k: Any) -> None:
+    index = lmkcli.open_index(folder / "docs")
+    with pytest.raises(UsageError, match="a whole number from 1"):
+        index.search("tea", k=k)
+    assert len(index.search("tea", k=np.int64(1))) == 1  # type: ignore[call-overload]
