@@ -15,6 +15,7 @@ from lmkcli.system.input_files import bounded_lines
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".tsv.gz", ".tsv.zst")
 """Of the files in the folder `qrels` of a BEIR folder; the first existing one is read."""
 _GRADE = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?", re.ASCII)
+_ITERATION = re.compile(r"(0|Q0) ")  # the second of TREC's columns
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+", re.ASCII)
 
 
@@ -81,6 +82,11 @@ def _of_line(line: str, where: str, fields: Fields, header: tuple[int, ...] | No
     for columns in (line.split("\t"), line.split()):
         if header is None and len(columns) in (3, 4):
             query, doc, grade = columns[0], columns[-2], columns[-1].strip()
+            if len(columns) == 3 and _ITERATION.match(doc) and len(line.split()) == 4:
+                raise DataError(
+                    f"{where}: tabs and spaces are mixed: is the document {doc!r} or {doc.split()[1]!r}? "
+                    "separate all columns by tabs"
+                )
         elif header is not None and len(columns) > max(header):
             query, doc, grade = (columns[place].strip() for place in header)
         else:

@@ -108,3 +108,17 @@ def test_a_grade_is_an_integer_in_ascii(tmp_path: Path, grade: str) -> None:
     (tmp_path / "qrels").write_text(f"q\t0\td\t{grade}\n", encoding="utf-8")
     with pytest.raises(DataError, match="not a judgement"):
         list(read_qrels(tmp_path / "qrels"))
+
+
+@pytest.mark.parametrize("line", ["q1\t0 d1\t1", "q1\tQ0 d1\t1"])
+def test_tabs_and_spaces_are_not_mixed(tmp_path: Path, line: str) -> None:
+    """trec_eval would read the document d1, and by tabs alone it would be '0 d1'."""
+    file = tmp_path / "q.qrels"
+    file.write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"line 1: tabs and spaces are mixed.*'d1'"):
+        list(read_qrels(file))
+    for right in ("q1 0 d1 1", "q1\t0\td1\t1", "q1\td1\t1"):
+        file.write_text(f"{right}\n")
+        assert list(read_qrels(file)) == [Qrel("q1", "d1", 1)]
+    file.write_text("q1\tchapter one.md\t1\n")
+    assert list(read_qrels(file)) == [Qrel("q1", "chapter one.md", 1)]
