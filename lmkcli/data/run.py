@@ -156,21 +156,29 @@ def read_run(path: str | Path) -> Run:
     """
     path = Path(path)
     scores: dict[str, dict[str, float]] = {}
-    tag, contradicted = "", frozenset[str]()
     try:
         pairs = read_pairs(path)
         if pairs is not None:
-            for pair in pairs:
-                _add_pair(pair, scores)
-        else:
-            tag, contradicted = _read_lines(path, scores)
+            return run_of(pairs)
+        tag, contradicted = _read_lines(path, scores)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    rankings = {
+    return Run(_rankings(scores), tag or "lmk", contradicted=contradicted)
+
+
+def run_of(pairs: Iterable[Pair]) -> Run:
+    """The run of hits in any order. Raises DataError, with the place, for an invalid or repeated one."""
+    scores: dict[str, dict[str, float]] = {}
+    for pair in pairs:
+        _add_pair(pair, scores)
+    return Run(_rankings(scores), "lmk")
+
+
+def _rankings(scores: Mapping[str, Mapping[str, float]]) -> dict[str, Ranking]:
+    return {
         query_id: ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
         for query_id, documents in scores.items()
     }
-    return Run(rankings, tag or "lmk", contradicted=contradicted)
 
 
 def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, frozenset[str]]:

@@ -1,6 +1,6 @@
 """Encode texts from Python: in memory, or a whole collection into a folder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from lmkcli.encoding.representation import QueryEncoder
 from lmkcli.encoding.resolution import ResolvedRecipe, representation_of, resolve
 from lmkcli.encoding.shard_run import run_encode
 from lmkcli.encoding.token_stream import tokenized
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -49,9 +49,10 @@ class TextEncoder:
     def encode_documents(self, texts: Iterable[str]) -> Any:
         """Return the vectors of documents in their order, in float32: usually `Ragged`.
 
-        Texts are cut to the maximum length. Raises DataError for a vector that is not finite.
+        Texts are cut to the maximum length. Raises UsageError for other values than texts, and DataError for
+        a vector that is not finite.
         """
-        docs = (Doc(str(number), text) for number, text in enumerate(texts))
+        docs = (Doc(str(number), text) for number, text in enumerate(_texts(texts)))
         batches = tokenized(docs, self._doc.document_tokenizer)
         pieces = (self._doc(batch, Report()).vectors for batch in batches)
         encoded = self._codec.rows.joined(pieces, self._doc.dim)
@@ -61,7 +62,7 @@ class TextEncoder:
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """Return the vectors of queries in their order, by the query side of the recipe."""
-        return self._query.queries([Query(str(n), text) for n, text in enumerate(texts)])
+        return self._query.queries([Query(str(n), text) for n, text in enumerate(_texts(texts))])
 
     def tokens(self, ids: NDArray[np.int32]) -> list[str]:
         """Return the tokens of the vocabulary with these ids, for instance of the terms of a vector."""
@@ -81,6 +82,20 @@ class TextEncoder:
         if self.recipe.query == self.recipe.doc:
             return self._doc
         return open_query_encoder(self.recipe.query, self._resolved.folder, self._settings)
+
+
+def _texts(given: Any) -> Iterator[str]:
+    """Yield texts. Raises UsageError for a single text, a dictionary, a table, and values of other types."""
+    table = hasattr(given, "columns") or hasattr(given, "column_names")
+    if table or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise UsageError(
+            f"a list of texts is expected, not a {type(given).__name__}; for a single text, give [text]; for "
+            "a dictionary or a table, the list of its texts"
+        )
+    for number, text in enumerate(given):
+        if not isinstance(text, str):
+            raise UsageError(f"text {number} is a {type(text).__name__}; give only texts")
+        yield text
 
 
 def load_encoder(

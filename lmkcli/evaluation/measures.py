@@ -17,7 +17,7 @@ from typing import Any
 import ir_measures
 from ir_measures import Measure
 
-from lmkcli.data.collection import Qrel, Source, open_collection
+from lmkcli.data.collection import ArrowTable, Qrel, Source, open_collection
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import Ranking, Run, read_run
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
@@ -191,22 +191,22 @@ def _engine_problem(measure: Measure) -> str:
 
 
 def evaluate(
-    run: Run | str | Path,
+    run: Run | str | Path | Mapping[str, Mapping[str, float]] | ArrowTable,
     qrels: Source,
     measures: str | Measure | Sequence[str | Measure],
     drop_self: bool = False,
 ) -> Scores:
     """Compute measures of a run over all judged queries, by names of ir-measures such as nDCG@10.
 
-    `run` may be the path of a run. `qrels` are Qrel objects, {query id: {document id: grade}}, a table, a
-    file of judgements, or a collection.
+    `run` may be the path of a run, {query id: {document id: score}}, or a table of hits. `qrels` are Qrel
+    objects, {query id: {document id: grade}}, a table, a file of judgements, or a collection.
 
     The score of a judged query without documents is 0 (its judgements still count in NumRel and NumQ).
     Queries without judgements are ignored. `Scores.coverage` counts both. With `drop_self`, documents
     with the id of the query are removed first. DataError for missing or contradictory judgements and
     for grades above 1,000; Mismatch if the run and the judgements have no query in common.
     """
-    run = run if isinstance(run, Run) else read_run(run)
+    run = _run_of(run)
     measures = (
         measures if isinstance(measures, Sequence) and not isinstance(measures, str) else [measures]
     )
@@ -239,6 +239,16 @@ def _qrels_of(qrels: Source) -> Iterable[Qrel]:
         if all(isinstance(each, tuple) for each in given):
             return (Qrel(*each) for each in given)
     return open_collection(qrels).qrels()
+
+
+def _run_of(run: Any) -> Run:
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, str | Path):
+        return read_run(run)
+    from lmkcli.data.sources.memory import held_run  # imports pyarrow
+
+    return held_run(run)
 
 
 def _judgements(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel, AutoTokenizer
 
+import lmkcli
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.encoding import encoder
 from lmkcli.encoding.encoder import BatchRunner, Encoder, open_encoder
@@ -571,3 +573,17 @@ def test_the_error_of_a_text_that_does_not_fit_names_it(tiny_model: Models) -> N
     encoder.runner.forward.model = Small(encoder.model, 20)
     with pytest.raises(DataError, match=r"11 alone"):
         vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])
+
+
+@pytest.mark.parametrize("side", ["documents", "queries"])
+@pytest.mark.parametrize(
+    "given",
+    ["green tea", b"green tea", None, {"d1": "tea"}, ["tea", None], ["tea", float("nan")], [["tea"]],
+     [{"text": "tea"}], pl.DataFrame({"text": ["tea"]}), [1]],
+    ids=repr,
+)  # fmt: skip
+def test_only_texts_are_encoded(tiny_model: Models, given: Any, side: str) -> None:
+    """A single text would become a vector for each of its letters, a table one for each column."""
+    encoder = lmkcli.load_encoder(str(tiny_model("bert")), offline=True)
+    with pytest.raises(UsageError, match=r"a list of texts is expected|give only texts"):
+        getattr(encoder, f"encode_{side}")(given)

@@ -13,7 +13,7 @@ import pytest
 import lmkcli
 from lmkcli.catalog import VERBS
 from lmkcli.data.run import Ranking, Run
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Cell, Result, Table, html_of
 
@@ -224,3 +224,18 @@ def test_k_is_a_number_of_documents(folder: Path, k: Any) -> None:
     with pytest.raises(UsageError, match="a whole number from 1"):
         index.search("tea", k=k)
     assert len(index.search("tea", k=np.int64(1))) == 1  # type: ignore[call-overload]
+
+
+def test_a_run_is_a_dictionary_or_a_table(folder: Path) -> None:
+    qrels = {"q1": {"bike": 1}, "q2": {"tea": 1}}
+    scores = {"q1": {"bike": 0.9, "tea": 0.1}, "q2": {"bike": 3.0, "tea": 1}}
+    hits = [(query, doc, score) for query, of in scores.items() for doc, score in of.items()]
+    table = dict(zip(("query_id", "doc_id", "score"), zip(*hits, strict=True), strict=True))
+    for run in (scores, pd.DataFrame(table), pl.DataFrame(table)):
+        assert lmkcli.evaluate(run, qrels, "RR@10")["RR@10"] == 0.75
+    numbered = lmkcli.evaluate({1: {2: 0.5}}, {1: {2: 1}}, "RR@10")  # type: ignore[dict-item]
+    assert numbered["RR@10"] == 1.0
+    with pytest.raises(DataError, match="name its columns query_id, doc_id and score"):
+        lmkcli.evaluate({"q1": {"bike": "best"}}, qrels, "RR@10")  # type: ignore[dict-item]
+    frame = lmkcli.read_run(folder / "run.trec").to_pandas()
+    assert lmkcli.evaluate(frame, qrels, "RR@10")["RR@10"] == 1.0

@@ -35,6 +35,7 @@ from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
 from lmkcli.data.metadata import Value, field_values
 from lmkcli.data.pairs import pairs_of
 from lmkcli.data.qrels import qrels_of
+from lmkcli.data.run import Run, run_of
 from lmkcli.errors import DataError, UsageError
 
 PREFIX = "memory:"
@@ -110,6 +111,12 @@ def held_name(value: object) -> str | None:
         return None
     rows = HeldRows(value)
     return _held(PREFIX + rows.digest, (rows,))
+
+
+def held_run(value: Any) -> Run:
+    """The run in {query id: {document id: score}}, or in a table with a row for each hit."""
+    rows = ((f"row {number}", row) for number, row in enumerate(HeldRows(value)))
+    return run_of(pairs_of("the run", rows))
 
 
 def _held(name: str, rows: tuple[HeldRows, ...]) -> HeldName:
