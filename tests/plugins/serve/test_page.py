@@ -347,3 +347,11 @@ def test_the_page_of_a_folder_of_documents(
     assert "# Turbine manual" in browser.find_element("tag name", "body").text
     browser.get(f"{server.url}/v1/files/evil.html")
     assert "<script>" in browser.find_element("tag name", "body").text, "shown as text, not run"
+
+
+def test_an_address_may_have_a_question_before_the_hash(browser: Any, page: Process) -> None:
+    browser.get(f"{page.url.rstrip('/')}/?q=copper+conducts")
+    wait(browser, lambda: "documents in" in browser.find_element("id", "status").text)
+    assert many(browser, ".hits .line a")[0].text == "Third"
+    assert browser.current_url.endswith("/#q=copper+conducts")
+    assert errors(browser) == []

@@ -441,5 +441,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 window.addEventListener("hashchange", show);
-show();
+// People also write the question before the '#', as for GET /v1/search.
+const written = new URLSearchParams(location.search);
+if (written.get("q") && !location.hash) location.replace(`${location.pathname}#${written}`);
+else show();
 if (!state().query && !state().doc) byId("query").focus();
