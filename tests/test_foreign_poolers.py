@@ -77,6 +77,10 @@ def test_its_setting_has_a_default_and_is_recorded(
     )
     assert [code for code, *_ in found] == [0, 0, 3, 2, 0, 0, 3], found
     assert "recipe.doc.settings.sharpness: 3 | 7" in str(found[2][2])
+    stored = tmp_path / "flat/manifest.json"
+    stored.write_text(stored.read_text().replace('"shape": "flat"', '"shape": 3'))
+    ((code, _, err),) = run(tmp_path, tmp_path / "site", "search flat ./corpus -o again.trec")
+    assert (code, "the setting 'shape' with the value '3'" in str(err)) == (3, True), err
     assert "recipe.doc.settings.shape: 'flat' | 'round'" in str(found[6][2])
     assert "--sharpness has no effect with --pool mean, only with --pool soft" in str(found[3][2])
 

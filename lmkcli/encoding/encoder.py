@@ -39,7 +39,7 @@ from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.progress import Note, Report, estimate_total
-from lmkcli.spec.recipe import EncoderConfig, setting_names
+from lmkcli.spec.recipe import EncoderConfig, setting_types
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.store.token_blocks import TokenBlock, TokenizedText
 from lmkcli.store.tokens import DocBlock, TokenRow
@@ -499,11 +499,14 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
     Raises DataError for settings that the pooler does not have: another lmk wrote the recipe, or nobody.
     """
-    if unknown := sorted(side.settings.keys() - setting_names(side.pool)):
-        raise DataError(
-            f"the recipe has the setting {unknown[0][:40]!r}, which the pooler {side.pool} of this lmk does "
-            "not have; install the version of lmk that wrote it"
-        )
+    types = setting_types(side.pool)
+    for name, value in sorted(side.settings.items()):
+        if type(value) not in types.get(name, ()):
+            given = f" with the value {str(value)[:40]!r}" if name in types else ""
+            raise DataError(
+                f"the recipe has the setting {name[:40]!r}{given}, which the pooler {side.pool} of this lmk "
+                "does not have; install the version of lmk that wrote it"
+            )
     folder = folder.route(side.weights, side.tokenizer)
     for name, found, expected in (
         ("weights", folder.weights_digest, side.weights),

@@ -16,7 +16,7 @@ from lmkcli.models.model_folder import ModelFolder
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.pooling.placement import PlacedBlock
 from lmkcli.pooling.table import WindowReduction
-from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
+from lmkcli.spec.recipe import EncoderConfig, PoolerSetting, RecipeOptions
 from lmkcli.spec.values import Window
 from lmkcli.vectors.rows import AnyRows, RowsOut
 
@@ -111,7 +111,7 @@ class Representation(ABC, Generic[AnyRows]):
     def check(self, unit: str, window: Window, options: RecipeOptions) -> None:
         """Raise UsageError for options without an effect on such vectors."""
 
-    def settings(self, options: RecipeOptions, query: bool) -> dict[str, bool | int]:
+    def settings(self, options: RecipeOptions, query: bool) -> dict[str, PoolerSetting]:
         """Return the settings of the pooler for one side (`EncoderConfig.settings`)."""
         return {}
 

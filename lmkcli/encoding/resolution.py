@@ -23,7 +23,7 @@ from lmkcli.spec.recipe import (
     EncoderConfig,
     Recipe,
     RecipeOptions,
-    setting_names,
+    setting_types,
 )
 from lmkcli.spec.values import (
     FULL,
@@ -369,8 +369,8 @@ def _check_settings(options: RecipeOptions, pool: str) -> None:
 
     Also raises it for a pooler with options that its representation does not store.
     """
-    groups = {row.name: setting_names(row.name) for row in catalog.POOLERS.values()}
-    own = setting_names(pool)
+    groups = {row.name: setting_types(row.name).keys() for row in catalog.POOLERS.values()}
+    own = setting_types(pool).keys()
     if own and type(representation_of(pool)).settings is Representation.settings:
         raise UsageError(
             f"--pool {pool} has the options {', '.join(sorted(own))}, and no recipe stores them; correct "

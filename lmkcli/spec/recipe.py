@@ -4,8 +4,19 @@ A recipe has two sides, because documents and queries can differ in prompt, leng
 model.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from lmkcli.catalog import POOLERS, pooler_row
 from lmkcli.errors import DataError, UsageError
@@ -32,6 +43,7 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
+PoolerSetting: TypeAlias = bool | Number | float | str
 _RECORDED_IF_USED: tuple[tuple[str, Any], ...] = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
     *(("settings", {}), ("static", False), ("keep_space", False)),
@@ -87,7 +99,7 @@ class EncoderConfig:
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     # the settings of the pooler, for this side (`PoolerRow.settings`); only those that are used
-    settings: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    settings: dict[str, PoolerSetting] = field(default_factory=dict, hash=False)
     keep_space: bool = False  # whether white space at the ends of a text is tokenized
     static: bool = False  # queries: from a table of the model folder, without the model
     normalize: bool = True
@@ -328,10 +340,23 @@ else:
     PoolerOptions = composed("PoolerOptions", *POOLER_GROUPS.values(), SharedRecipeOptions)
 
 
-def setting_names(pool: str) -> frozenset[str]:
-    """Return the names of the flags that a pooler has in addition to those that all poolers share."""
+def setting_types(pool: str) -> dict[str, frozenset[type]]:
+    """Return the flags that a pooler has in addition to those that all poolers share: name -> types."""
     group = POOLER_GROUPS.get(pooler_row(pool).settings)
-    return frozenset(each.name for each in fields(group)) if group else frozenset()  # type: ignore[arg-type]
+    hints = get_type_hints(group) if group else {}
+    names = [each.name for each in fields(group)] if group else []  # type: ignore[arg-type]
+    return {name: frozenset(_types_in(hints[name])) for name in names}
+
+
+def _types_in(hint: Any) -> Iterator[type]:
+    """Yield the types of the values of a hint: of a union its members, of a literal those of its values."""
+    if get_origin(hint) is Literal:
+        yield from map(type, get_args(hint))
+    elif members := get_args(hint):
+        for member in members:
+            yield from _types_in(member)
+    else:
+        yield hint
 
 
 @dataclass(frozen=True, kw_only=True)

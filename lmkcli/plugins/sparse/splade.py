@@ -15,7 +15,7 @@ from lmkcli.plugins.sparse.sparse_encoder import SPARSE_ENCODER
 from lmkcli.plugins.sparse.sparse_settings import WindowedTermSettings
 from lmkcli.plugins.sparse.sparse_vectors import SparseRows
 from lmkcli.pooling.table import Pooler, WindowReduction
-from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
+from lmkcli.spec.recipe import EncoderConfig, PoolerSetting, RecipeOptions
 from lmkcli.spec.values import FULL, Window
 
 if TYPE_CHECKING:  # these import torch
@@ -60,7 +60,7 @@ class Expanding(Representation[SparseRows]):
                 "in windows; drop it, or use --unit doc and --window N"
             )
 
-    def settings(self, options: RecipeOptions, query: bool) -> dict[str, bool | int]:
+    def settings(self, options: RecipeOptions, query: bool) -> dict[str, PoolerSetting]:
         """Return the number of terms to keep, and whether windows are added; those that are used."""
         given = options.part(WindowedTermSettings)
         most = given.query_top_terms if query else given.top_terms
