@@ -26,8 +26,9 @@ from tests.tutorials import PAGES as TUTORIALS  # run by test_tutorials.py
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = (
-    *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
+    *("ARCHITECTURE.md", "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     "examples/README.md",
+    "examples/papers/README.md",
 )
 DOCS = ROOT / "docs"
 NOTEBOOKS = (ROOT / "benchmarks").glob("*.md")  # measurements, next to the scripts that print them
