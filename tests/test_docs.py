@@ -202,6 +202,16 @@ def test_python_snippets_run_and_print_what_the_page_shows(
         assert printed.getvalue() == block.next_text
 
 
+GUIDES = sorted([*DOCS.rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "examples/papers/README.md"])
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=page_ids(GUIDES))
+def test_a_page_opens_with_what_its_reader_can_do_after_it(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").split("\n\n")[1]
+    promise = r"\bAfter this page,? (you |lmk |one )|^In this tutorial you "
+    assert re.search(promise, opening), opening
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))
 def test_relative_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
