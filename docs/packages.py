@@ -1,6 +1,6 @@
 """Draw the subpackages of lmkcli and their imports.
 
-`python docs/packages.py` writes docs/packages.svg and the table in docs/architecture.md. With `--check` it
+`python docs/packages.py` writes docs/packages.svg and the table in ARCHITECTURE.md. With `--check` it
 changes nothing and fails if one of them is stale. tests/test_architecture.py defines the order of the
 subpackages and reads the imports.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 
 DOCS = Path(__file__).resolve().parent
+ARCHITECTURE = DOCS.parent / "ARCHITECTURE.md"
 sys.path.insert(0, str(DOCS.parent))
 
 import written  # noqa: E402
@@ -111,7 +112,7 @@ def plugins() -> dict[str, str]:
 
 
 def _page() -> str:
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    text = ARCHITECTURE.read_text(encoding="utf-8")
     text = _with_table(text, "packages", "subpackage", descriptions())
     return _with_table(text, "plugins", "plug-in", plugins())
 
@@ -121,14 +122,14 @@ def _with_table(text: str, name: str, column: str, sentences: dict[str, str]) ->
     head, start, rest = text.partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- /{name} -->")
     if not start or not end:
-        raise SystemExit(f"architecture.md: <!-- {name} --> … <!-- /{name} --> is missing")
+        raise SystemExit(f"{ARCHITECTURE.name}: <!-- {name} --> … <!-- /{name} --> is missing")
     rows = "".join(f"| {each} | {sentence} |\n" for each, sentence in sentences.items())
     return f"{head}{start}| {column} | description |\n|---|---|\n{rows}{end}{tail}"
 
 
 def main() -> None:
     """Write the picture and the table; with --check, name stale files and fail."""
-    written.write({DOCS / "packages.svg": picture(), DOCS / "architecture.md": _page()})
+    written.write({DOCS / "packages.svg": picture(), ARCHITECTURE: _page()})
 
 
 if __name__ == "__main__":

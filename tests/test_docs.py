@@ -26,8 +26,9 @@ from tests.tutorials import PAGES as TUTORIALS  # run by test_tutorials.py
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = (
-    *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
+    *("ARCHITECTURE.md", "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     "examples/README.md",
+    "examples/papers/README.md",
 )
 DOCS = ROOT / "docs"
 NOTEBOOKS = (ROOT / "benchmarks").glob("*.md")  # measurements, next to the scripts that print them
@@ -199,6 +200,16 @@ def test_python_snippets_run_and_print_what_the_page_shows(
             exec(compile(block.text, page.name, "exec"), {})
         assert block.next_language == "text", "each snippet is followed by what it prints"
         assert printed.getvalue() == block.next_text
+
+
+GUIDES = sorted([*DOCS.rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "examples/papers/README.md"])
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=page_ids(GUIDES))
+def test_a_page_opens_with_what_its_reader_can_do_after_it(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").split("\n\n")[1]
+    promise = r"\bAfter this page,? (you |lmk |one )|^In this tutorial you "
+    assert re.search(promise, opening), opening
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))

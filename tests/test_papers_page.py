@@ -1,4 +1,4 @@
-"""docs/papers.md has each table and figure of the papers once, and each file of a table."""
+"""examples/papers/README.md has each table and figure of the papers once, and each file of a table."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "examples" / "papers" / "README.md").read_text(encoding="utf-8")
 # The numbers of tables and figures of each paper, by the start of its section.
 PAPERS = {
     "Landmark pooling": (17, 5),
@@ -62,9 +62,9 @@ def test_a_row_names_a_way_or_what_is_missing() -> None:
 def test_the_page_has_every_file_in_the_rows_of_its_tables() -> None:
     """A file names the tables that it computes in its first line."""
     files = {path.name: path for path in (ROOT / "examples" / "papers").glob("*.toml")}
-    assert set(re.findall(r"examples/papers/([\w-]+\.toml)\)", PAGE)) == files.keys()
+    assert set(re.findall(r"\(([\w-]+\.toml)\)", PAGE)) == files.keys()
     for name, path in files.items():
-        (paper,) = [each for each in PAPERS if f"papers/{name})" in section(each)]
+        (paper,) = [each for each in PAPERS if f"({name})" in section(each)]
         ways = {(row.kind, row.number): row.way + row.missing for row in rows(section(paper))}
         first = path.read_text(encoding="utf-8").partition("\n")[0].partition(" of ")[0]
         named = [(kind, int(n)) for kind, ns in NAMED.findall(first) for n in ns.split(" and ")]
@@ -78,6 +78,6 @@ def test_every_recipe_of_a_paper_is_named_with_its_sections() -> None:
     others = ("insent", "insent-late", "m2bert-pretrain", "m2bert-retrieval", "tite-2-late")
     for name in (*landmarks, *others, "tite-msmarco"):
         text = (ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8")
-        assert f"examples/{name}.toml" in PAGE
+        assert f"(../{name}.toml)" in PAGE
         assert "§" in text
         assert "not in the paper" in text or "own choice" in text

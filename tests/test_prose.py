@@ -72,7 +72,7 @@ def count(*roots: Path) -> tuple[int, Counter[str]]:
     "roots",
     [
         ("lmkcli",),
-        ("docs", "README.md", "CONTRIBUTING.md"),
+        ("docs", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
         ("CHANGELOG.md", "examples", "benchmarks"),
     ],
     ids=" ".join,

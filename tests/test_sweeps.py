@@ -1,6 +1,6 @@
 """Each command survives a kill at every moment and a full disk: the same command completes it.
 
-Cases and points are drawn; `python -m tests.sweeps` tries all of them. See docs/jobs.md.
+Cases and points are drawn; `python -m tests.sweeps` tries all of them. See CONTRIBUTING.md.
 """
 
 import sys

@@ -166,16 +166,21 @@ def _has_kernel(query: torch.Tensor, key: torch.Tensor) -> bool:
     needed = {"scale", "window_size"} | (
         {"enable_gqa"} if query.shape[1] != key.shape[1] else set()
     )
-    return needed <= _kernel_arguments(query.device)
+    return needed <= kernel_arguments(query.device)
 
 
 @lru_cache(maxsize=8)
-def _kernel_arguments(device: torch.device) -> frozenset[str]:
-    """Return the arguments of the kernel, which needs Ampere; none for an older GPU."""
+def kernel_arguments(device: torch.device) -> frozenset[str]:
+    """Return the arguments of torch's kernel for packed sequences; none if torch or the GPU has no kernel.
+
+    It needs torch 2.10 and Ampere.
+    """
     if torch.cuda.get_device_capability(device) < (8, 0):
         return frozenset()
-    from torch.nn.attention.varlen import varlen_attn  # imported here: it imports torch's compiler
-
+    try:  # imported here: it imports torch's compiler
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
     return frozenset(signature(varlen_attn).parameters)
 
 

@@ -156,12 +156,12 @@ def test_an_older_kernel_without_these_arguments(
         raise AssertionError("called")
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", older)
-    attention._kernel_arguments.cache_clear()
+    attention.kernel_arguments.cache_clear()
     one = encoder(tiny_model(name), "bf16", pool="mean")
     try:
         check(one.runner.forward, inputs(one), one.dim)
     finally:
-        attention._kernel_arguments.cache_clear()
+        attention.kernel_arguments.cache_clear()
 
 
 def test_heads_whose_width_is_no_multiple_of_8(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Packed attention against one n x n softmax in float64, sequence by sequence."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -134,6 +135,7 @@ def test_the_gpu_kernel_receives_equivalent_arguments(
     lengths: list[int], heads: tuple[int, int], reach: int | None, causal: bool
 ) -> None:
     """The kernel needs a GPU. Its documented behaviour with these arguments equals the path of the CPU."""
+    pytest.importorskip("torch.nn.attention.varlen")  # since torch 2.10
     pack = Pack.of(lengths, aligned=False)
     states = tuple(random(pack, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
     window = SlidingWindow(-1 if reach is None else reach, causal)
@@ -141,6 +143,17 @@ def test_the_gpu_kernel_receives_equivalent_arguments(
         patch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
         made = attention._varlen(*states, (pack, window), WIDTH**-0.5)
     torch.testing.assert_close(made, run(pack, states, reach, causal), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("capability", "module"), [((8, 0), None), ((7, 5), "any")])
+def test_an_older_torch_or_gpu_has_no_kernel(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], module: str | None
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)  # None: no such module
+    attention.kernel_arguments.cache_clear()
+    assert attention.kernel_arguments(torch.device("cuda")) == frozenset()
+    attention.kernel_arguments.cache_clear()
 
 
 @pytest.mark.parametrize("length", [5, 40, attention.FLOAT_BELOW + 16])

@@ -32,9 +32,22 @@ def pooled_length(length: int, kernel: int, stride: int) -> int:
 class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """The configuration of a TITE model. A scalar applies to all layers; lists have one entry per layer.
 
-    `kernel_sizes` and `strides` are None for layers that do not pool. `rotary_query_positions` is the
-    position of the queries of a pooling layer: the centre of their window, or their index, as in
-    checkpoints made before June 2025. DataError for an impossible configuration.
+    The layers must pool `max_position_embeddings` tokens to one vector.
+
+    - `kernel_sizes`, `strides`: tokens in a window, and the distance between the starts of two windows;
+      None for layers that do not pool.
+    - `pooling_location`: "intra" (pooled queries over unpooled keys and values), "pre" or "post".
+    - `hidden_sizes`, `num_attention_heads`, `intermediate_sizes`: growing sizes are upscaling. The token
+      table is then as wide as the last layer, and projected down.
+    - `absolute_positional_embedding_type`: "learned" or None; `relative_positional_embedding_type`:
+      "rotary", "alibi" or None. The single key `positional_embedding_type` of older files replaces both.
+    - `rotary_query_positions`: the position of the queries of a pooling layer: the "centre" of their
+      window, or their "index", as in checkpoints made before June 2025.
+    - `rotary_interleaved`: rotate pairs of neighbours, or else the first half of a head with its second.
+    - `norm_location`: "post", "pre" or "qkv"; `norm_type`: "layer" or "rms".
+    - `hidden_act`: "gelu_pytorch_tanh", "swiglu", or another activation of transformers.
+
+    DataError for an impossible configuration.
     """
 
     model_type = "tite"

@@ -12,7 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import embedding_bag, pad
 
-from lmkcli.models.attention import STEP, STEP_FROM, QueryKeyLengths, kernel
+from lmkcli.models.attention import (
+    STEP,
+    STEP_FROM,
+    QueryKeyLengths,
+    kernel,
+    kernel_arguments,
+)
 
 Lengths = NDArray[np.int64]
 
@@ -121,7 +127,8 @@ def attend(
     result. GPUs have a kernel for packed sequences, in half precision and without ALiBi.
     """
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.is_cuda and half and alibi is None and query.shape[2] % 8 == 0:
+    fits = half and alibi is None and query.shape[2] % 8 == 0
+    if query.is_cuda and fits and kernel_arguments(query.device):
         return _varlen(query, key, value, lengths)
     attended, q, k = [], 0, 0
     pairs = zip(lengths.queries.tolist(), lengths.keys.tolist(), strict=True)
