@@ -136,7 +136,9 @@ def check_file(file: Path) -> None:
     if fault := not_a_file(file):
         raise DataError(f"{file} is {fault}")
     if not file.exists():
-        raise DataError(f"{file} is a link to a missing file; remove it")
+        if file.is_symlink():
+            raise DataError(f"{file} is a link to a missing file; remove it")
+        raise DataError(f"{file} is missing; {_FIX}")
     if file.stat().st_size < _POINTER_SIZE and file.read_bytes().startswith(_POINTER):
         raise DataError(
             f"{file} is a pointer of Git LFS instead of the file; run git lfs pull in its folder, or "
