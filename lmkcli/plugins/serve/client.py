@@ -62,6 +62,8 @@ _LIST = Bounds(10.0, 1 << 20)  # the list of indexes
 _NEAR = Bounds(2.0, 1 << 20)  # the same on this machine, where a server answers at once if it can
 Value = TypeVar("Value")
 Line = Annotated[str, msgspec.Meta(max_length=1000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Place = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 Scalar = str | int | float | bool | None
 
 
@@ -87,15 +89,15 @@ class _Health(msgspec.Struct):
 
 
 class _Passage(msgspec.Struct):
-    chunk: int
-    chunks: int
-    begin: int
-    end: int
+    chunk: Count
+    chunks: Count
+    begin: Count
+    end: Count
     text: str
     heading: str | None = None
     path: Line = ""
-    page: int | None = None
-    lines: tuple[int, int] | None = None
+    page: Place | None = None
+    lines: tuple[Place, Place] | None = None
 
 
 class _Hit(msgspec.Struct):
@@ -353,7 +355,8 @@ class RemoteIndex:
             if hit.passage is not None
         }
         for each in passages.values():
-            if not (0 <= each.chunk < each.chunks and 0 <= each.begin <= each.end):
+            first, last = each.lines or (1, 1)
+            if each.chunk >= each.chunks or each.begin > each.end or first > last:
                 raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
         self._answered = {query.text: results[0].answered}
