@@ -300,6 +300,8 @@ def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
             first = (
                 "its pickled weights contain other objects than tensors; get them as safetensors"
             )
+        if "PytorchStreamReader" in str(error):
+            first = f"its pickled weights are damaged or incomplete; {_FIX}"
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
         raise DataError(f"{what} {outcome}: {first}") from error

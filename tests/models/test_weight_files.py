@@ -328,3 +328,11 @@ def test_weights_with_an_adapter_on_top_are_refused(layout: Callable[[str], Path
     put(folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "/x"})
     with pytest.raises(DataError, match="whole model and an adapter"):
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
+
+
+def test_a_damaged_pickle_is_named_in_words_of_ours(tiny_model: Models, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
+    (folder / ONE).unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04" + bytes(1000))
+    with pytest.raises(DataError, match="pickled weights are damaged or incomplete; download"):
+        open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))

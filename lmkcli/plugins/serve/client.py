@@ -48,6 +48,7 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
+_MOST_WORDS = 10_000  # the texts in which a server marks words have twice as many characters
 
 
 class Bounds(NamedTuple):
@@ -114,8 +115,8 @@ class _Hits(msgspec.Struct):
     query_cut: bool = False
     meaning: Line = ""
     answered: bool | None = None
-    words: list[str] = []
-    pairs_cut: int = 0
+    words: Annotated[list[Line], msgspec.Meta(max_length=_MOST_WORDS)] = []
+    pairs_cut: Count = 0
 
 
 class _Ranked(msgspec.Struct):
@@ -123,7 +124,7 @@ class _Ranked(msgspec.Struct):
     scores: list[float]
     complete: bool = True
     query_cut: bool = False
-    pairs_cut: int = 0
+    pairs_cut: Count = 0
 
 
 class _Document(msgspec.Struct):
@@ -262,6 +263,8 @@ class Connection:
     def _content(self, answer: HTTPResponse, size: int) -> bytes:
         """The body of an answer. Raises DataError for a body of more than `size` bytes."""
         content = bytearray()
+        if (answer.length or 0) > size:
+            raise self.wrong(f"more than {size:,} bytes")
         while block := answer.read(_BLOCK):
             content += block
             if len(content) > size:
