@@ -23,7 +23,8 @@ _LEAST_GROUP = 32  # bytes that the description of a row group takes in the file
 _MOST_ROWS = 1_000  # rows for each byte of a file with more than a million rows
 _MILLION = 1_000_000
 _MOST_TIMES = 1_000  # a file's texts may have this multiple of its size …
-_ALWAYS = 1 << 30  # … or this number of bytes
+_ALWAYS = 1 << 30  # … or this number of bytes in an artifact, which may repeat a long text …
+_ALWAYS_READ = 64 << 20  # … and this number in a collection, which takes a minute to tokenize
 _SMALL = 64 << 20  # bytes of a file in which `ColumnReader` first looks at the dictionaries
 _TEXT = "BYTE_ARRAY"
 
@@ -100,7 +101,7 @@ class ColumnReader:
         if not pa.types.is_dictionary(column.type):
             return column
         needed = sum(map(decoded_bytes, column.chunks))
-        if needed > _limit(self._size):
+        if needed > max(_ALWAYS, _MOST_TIMES * self._size):
             raise ValueError(f"'{name}' has {size(needed)} of text in a file of {size(self._size)}")
         chunks = [chunk.dictionary_decode() for chunk in column.chunks]
         return pa.chunked_array(chunks, type=column.type.value_type)
@@ -124,7 +125,7 @@ class Decoder:
             yield from self.pieces(batch.slice(half), most)
             return
         self._decoded += needed
-        if self._decoded > _limit(self._size):
+        if self._decoded > max(_ALWAYS_READ, _MOST_TIMES * self._size):
             raise DataError(
                 f"{self._path} has {size(self._size)}, and more than {size(self._decoded)} of text, mostly "
                 "copies of the same values; write the file again without them, or as jsonl"
@@ -149,8 +150,3 @@ def decoded_bytes(array: pa.Array) -> int:
     if pa.types.is_struct(kind):
         return sum(map(decoded_bytes, array.flatten()))
     return int(array.nbytes)
-
-
-def _limit(length: int) -> int:
-    """The bytes of text that a file of `length` bytes may have."""
-    return max(_ALWAYS, _MOST_TIMES * length)

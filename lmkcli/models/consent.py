@@ -32,6 +32,7 @@ _CODE = (
     *("compression_config", "use_timm_backbone", "use_pretrained_backbone"),
 )
 _FILES = ("transformers_weights", "configuration_files", "fast_tokenizer_files")
+_VOCABULARY = ("vocab", "merges")  # of tokenizers, which opens a file if the value is a text
 _ADAPTER = "adapter_config.json"
 _KERNELS = "USE_HUB_KERNELS"  # transformers reads it when it is imported
 
@@ -54,7 +55,7 @@ def check_declarations(folder: Path, trust: bool) -> None:
         if not (folder / name).is_file():
             continue
         for key, value in _pairs(read_fields(folder / name, dict[str, Any])):
-            if key in _FILES and value:
+            if value and (key in _FILES or (key in _VOCABULARY and isinstance(value, str))):
                 raise DataError(
                     f"{folder / name} selects other files with the key {key}, which lmk does not support; "
                     "remove the key, and give the files their usual names"

@@ -136,7 +136,9 @@ def check_file(file: Path) -> None:
     if fault := not_a_file(file):
         raise DataError(f"{file} is {fault}")
     if not file.exists():
-        raise DataError(f"{file} is a link to a missing file; remove it")
+        if file.is_symlink():
+            raise DataError(f"{file} is a link to a missing file; remove it")
+        raise DataError(f"{file} is missing; {_FIX}")
     if file.stat().st_size < _POINTER_SIZE and file.read_bytes().startswith(_POINTER):
         raise DataError(
             f"{file} is a pointer of Git LFS instead of the file; run git lfs pull in its folder, or "
@@ -298,6 +300,8 @@ def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
             first = (
                 "its pickled weights contain other objects than tensors; get them as safetensors"
             )
+        if "PytorchStreamReader" in str(error):
+            first = f"its pickled weights are damaged or incomplete; {_FIX}"
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
         raise DataError(f"{what} {outcome}: {first}") from error

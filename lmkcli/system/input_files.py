@@ -28,6 +28,8 @@ MAX_RECORD_LINE = (
 )  # in a line of a collection or a log, which can contain a whole document
 MAX_FILE = 256 << 20  # bytes of a file that is read at once, such as a manifest
 _BLOCK = 1 << 20  # bytes
+_EMPTY = 2  # characters or bytes of an empty line, at most
+_MOST_EMPTY = 1_000_000  # empty lines in a row
 # levels of JSON: functions that visit its values take several frames of the stack for each
 _MAX_DEPTH = 200
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)  # or a string, to skip it
@@ -92,12 +94,19 @@ def file_digest(path: Path) -> str:
 def bounded_lines(file: OpenFile[Text], name: object, limit: int = MAX_LINE) -> Iterator[Text]:
     """Iterate over the lines of an open file, with their line ends.
 
-    Raises DataError for a line that is longer than `limit`.
+    Raises DataError for a line that is longer than `limit`, and for a million empty lines in a row: a
+    compressed file of some kilobytes can have them.
     """
+    empty = 0
     for number, line in enumerate(iter(partial(file.readline, limit), file.read(0)), 1):
         if len(line) == limit:
             raise DataError(
                 f"{name} line {number} is longer than {limit:,} characters; is it the right file?"
+            )
+        empty = empty + 1 if len(line) <= _EMPTY and line.isspace() else 0
+        if empty > _MOST_EMPTY:
+            raise DataError(
+                f"{name} line {number}: {_MOST_EMPTY:,} lines before it are empty; remove them"
             )
         yield line
 

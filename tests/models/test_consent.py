@@ -49,6 +49,8 @@ FILES = [
     ("transformers_weights", "adapter_model.safetensors"),
     ("configuration_files", ["config.4.0.0.json"]),
     ("fast_tokenizer_files", ["tokenizer.4.0.json"]),
+    ("vocab", "../vocab.txt"),
+    ("merges", "/srv/merges.txt"),
 ]
 
 
@@ -88,6 +90,18 @@ def test_a_key_that_selects_other_files_is_refused(
     edit(folder / name, **{key: value})
     with pytest.raises(DataError, match=f"selects other files with the key {key}"):
         check_declarations(folder, trust)
+
+
+def test_a_vocabulary_outside_the_folder_is_not_read(folder: Path, tmp_path: Path) -> None:
+    """Its words would not be in the digest of the model."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "tokenizer.json").unlink()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    (tmp_path / "other.txt").write_text("\n".join([*words[:5], *words[:4:-1]]))
+    settings = {"tokenizer_class": "BertTokenizer", "vocab": str(tmp_path / "other.txt")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match="selects other files with the key vocab"):
+        open_all(folder)
 
 
 @pytest.mark.parametrize(

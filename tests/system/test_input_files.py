@@ -40,6 +40,15 @@ def test_lines_up_to_the_limit_are_unchanged() -> None:
         list(bounded_lines(io.BytesIO(text), "f", 8))
 
 
+@pytest.mark.parametrize("empty", [b"\n", b"\r\n"])
+def test_a_million_empty_lines_are_refused(empty: bytes) -> None:
+    """A compressed file of 40 kB has 33 million of them, which would take a minute."""
+    text = (empty * 600_000 + b"a\n") * 2
+    assert len(list(bounded_lines(io.BytesIO(text), "f"))) == 1_200_002
+    with pytest.raises(DataError, match="f line 1000001: 1,000,000 lines before it are empty"):
+        list(bounded_lines(io.BytesIO(empty * 3_000_000), "f"))
+
+
 def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"12345")
     assert whole_file(tmp_path / "f", 5) == b"12345"

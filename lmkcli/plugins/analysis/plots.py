@@ -136,7 +136,10 @@ def _saved_figure(path: Path, caption: str, height: float) -> Iterator[Any]:
     if suffix not in _DATELESS:
         raise UsageError(f"{path}: the suffix of a plot must be one of {', '.join(_DATELESS)}")
     check_figure(path)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context():
+        # without the settings of a file matplotlibrc, which may be in the current folder and start LaTeX
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.supxlabel(caption, fontsize=7.5, color="#555555")
         yield figure

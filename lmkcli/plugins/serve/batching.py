@@ -5,7 +5,8 @@ and runs their items together: one forward pass encodes the queries of many clie
 next one collects, so a busy server never waits. All work on indexes happens in this thread.
 
 Every second batch starts with the oldest job of a single item instead, and a batch of larger jobs is short
-while such jobs wait. So a client with one query waits for at most one batch of large requests.
+while such jobs wait. So a client with one query waits for at most one batch of large requests. A long text
+counts as several items.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 WINDOW = 0.003  # seconds that a job waits for others
 MAX_ITEMS = 256  # items of a batch, unless one job has more
 SHORT_ITEMS = 64  # the same while jobs of a single item wait
+CHARACTERS = 1000  # characters of a text that count as one item
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -46,6 +48,11 @@ class _Job:
     items: list[Any]
     future: "Future[list[Any]]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
+    size: int = field(init=False)  # items, at least
+
+    def __post_init__(self) -> None:
+        texts = (item for item in self.items if isinstance(item, str))
+        self.size = len(self.items) + sum(len(text) // CHARACTERS for text in texts)
 
 
 class BatchQueue(Generic[Context]):
@@ -111,19 +118,19 @@ class BatchQueue(Generic[Context]):
             while (
                 (left := first.arrived + WINDOW - time.monotonic()) > 0
                 and not self._stopping
-                and sum(len(job.items) for job in self._waiting) < MAX_ITEMS
+                and sum(job.size for job in self._waiting) < MAX_ITEMS
             ):
                 self._changed.wait(left)
-            waiting = len(first.items) > 1 and any(len(job.items) == 1 for job in self._waiting)
+            waiting = first.size > 1 and any(job.size == 1 for job in self._waiting)
             most = SHORT_ITEMS if waiting else MAX_ITEMS
-            batch, size = [first], len(first.items)
+            batch, size = [first], first.size
             rest: deque[_Job] = deque()
             for job in self._waiting:
                 if job is first:
                     continue
-                if size + len(job.items) <= most and job.work == first.work:
+                if size + job.size <= most and job.work == first.work:
                     batch.append(job)
-                    size += len(job.items)
+                    size += job.size
                 else:
                     rest.append(job)
             self._waiting = rest
@@ -132,7 +139,7 @@ class BatchQueue(Generic[Context]):
     def _first(self) -> _Job:
         """Return the oldest job, or in every second batch the oldest one with a single item."""
         self._single_next = not self._single_next
-        single = (job for job in self._waiting if self._single_next and len(job.items) == 1)
+        single = (job for job in self._waiting if self._single_next and job.size == 1)
         return next(single, self._waiting[0])
 
     def _run(self, jobs: list[_Job]) -> None:

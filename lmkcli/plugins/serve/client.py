@@ -48,6 +48,7 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
+_MOST_WORDS = 10_000  # the texts in which a server marks words have twice as many characters
 
 
 class Bounds(NamedTuple):
@@ -62,6 +63,8 @@ _LIST = Bounds(10.0, 1 << 20)  # the list of indexes
 _NEAR = Bounds(2.0, 1 << 20)  # the same on this machine, where a server answers at once if it can
 Value = TypeVar("Value")
 Line = Annotated[str, msgspec.Meta(max_length=1000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Place = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 Scalar = str | int | float | bool | None
 
 
@@ -87,15 +90,15 @@ class _Health(msgspec.Struct):
 
 
 class _Passage(msgspec.Struct):
-    chunk: int
-    chunks: int
-    begin: int
-    end: int
+    chunk: Count
+    chunks: Count
+    begin: Count
+    end: Count
     text: str
     heading: str | None = None
     path: Line = ""
-    page: int | None = None
-    lines: tuple[int, int] | None = None
+    page: Place | None = None
+    lines: tuple[Place, Place] | None = None
 
 
 class _Hit(msgspec.Struct):
@@ -112,8 +115,8 @@ class _Hits(msgspec.Struct):
     query_cut: bool = False
     meaning: Line = ""
     answered: bool | None = None
-    words: list[str] = []
-    pairs_cut: int = 0
+    words: Annotated[list[Line], msgspec.Meta(max_length=_MOST_WORDS)] = []
+    pairs_cut: Count = 0
 
 
 class _Ranked(msgspec.Struct):
@@ -121,7 +124,7 @@ class _Ranked(msgspec.Struct):
     scores: list[float]
     complete: bool = True
     query_cut: bool = False
-    pairs_cut: int = 0
+    pairs_cut: Count = 0
 
 
 class _Document(msgspec.Struct):
@@ -260,6 +263,8 @@ class Connection:
     def _content(self, answer: HTTPResponse, size: int) -> bytes:
         """The body of an answer. Raises DataError for a body of more than `size` bytes."""
         content = bytearray()
+        if (answer.length or 0) > size:
+            raise self.wrong(f"more than {size:,} bytes")
         while block := answer.read(_BLOCK):
             content += block
             if len(content) > size:
@@ -353,7 +358,8 @@ class RemoteIndex:
             if hit.passage is not None
         }
         for each in passages.values():
-            if not (0 <= each.chunk < each.chunks and 0 <= each.begin <= each.end):
+            first, last = each.lines or (1, 1)
+            if each.chunk >= each.chunks or each.begin > each.end or first > last:
                 raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
         self._answered = {query.text: results[0].answered}

@@ -13,7 +13,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lmkcli.plugins.serve.guard import TASK, error_body
@@ -96,14 +95,14 @@ class ClientConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a piece of a request."""
-        try:
-            super().data_received(data)
-        except h11.LocalProtocolError:  # a malformed request while an answer to another one is sent
-            self.transport.abort()
-            return
+        super().data_received(data)
         if self.is_answering and not self._table.hold(self, self.held + len(data)):
             self.make_way()
         self._update(Awaited.HEAD)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request."""
+        self._close(400, "this is no HTTP request")
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
@@ -177,13 +176,14 @@ class ClientConnection(H11Protocol):
 
     def _close(self, status: int, message: str) -> None:
         """Close the connection. A client that waits for an answer gets an error."""
-        between = self._awaited is Awaited.REQUEST
+        between = status != 400 and self._awaited is Awaited.REQUEST
         started = self.is_answering and self.cycle.response_started
         if not (between or started or self.transport.get_write_buffer_size()):
             body = error_body(message, "busy" if status == 503 else "refused")
+            retry = "retry-after: 1\r\n" if status == 503 else ""
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
+                f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
         if self.transport.get_write_buffer_size():

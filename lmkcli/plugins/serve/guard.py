@@ -8,10 +8,11 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from lmkcli.plugins.serve.limits import MAX_BRACKETS, MAX_DEPTH, Limits
+from lmkcli.plugins.serve.limits import HEAD_BYTES, MAX_BRACKETS, MAX_DEPTH, MAX_KEYS, Limits
 from lmkcli.plugins.serve.metrics import Metrics
 from lmkcli.system import network
 
@@ -34,9 +35,9 @@ _HEADERS = [
         b"img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     ),
 ]
-# Strings, which may contain brackets, and brackets outside of strings. A string without an end reaches to the
-# end of the body: otherwise, each of its escaped quotation marks would start another search for the end.
-_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
+# Strings, and brackets and colons outside of strings. A string without an end reaches to the end of the body:
+# otherwise, each of its escaped quotation marks would start another search for the end.
+_SIGNS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}:]', re.DOTALL)
 _GRACE = 5  # seconds in which a request that took too long can answer so itself
 
 
@@ -103,15 +104,19 @@ def json_fault(body: bytes) -> str:
 
     A megabyte of brackets becomes hundreds of megabytes of Python objects and error messages.
     """
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH and body.count(b":") <= MAX_KEYS:
         return ""
-    depth = opened = 0
-    for found in _BRACKETS.finditer(body):  # up to the first fault
+    depth = opened = keys = 0
+    for found in _SIGNS.finditer(body):  # up to the first fault
         sign = body[found.start()]
         if sign in b"[{":
             depth, opened = depth + 1, opened + 1
         elif sign in b"]}":
             depth -= 1
+        elif sign in b":":
+            keys += 1
+        if keys > MAX_KEYS:
+            return f"the objects of the body have more than {MAX_KEYS:,} keys"
         if depth > MAX_DEPTH:
             return f"the body is nested more than {MAX_DEPTH} levels deep"
         if opened > MAX_BRACKETS:
@@ -134,13 +139,21 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         status, started = 0, time.monotonic()
+        plain: Message | None = None  # the start of an answer with an error that is not JSON
         scope[TASK] = asyncio.current_task()
 
         async def send_checked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, plain
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
+                if status >= 400 and not _is_json(message):
+                    plain = message
+                    return
+            if plain is not None:
+                text = message.get("body", b"").decode("utf-8", "replace")
+                start, plain = plain, None
+                message = await _send_error(send, start, text)
             await send(message)
 
         with self._metrics.running.track_inprogress():
@@ -162,6 +175,10 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if refusal := self._access.refusal(scope["path"], scope["method"], headers):
             return await _refuse(send, *refusal)
+        if _head_size(scope) > HEAD_BYTES:  # uvicorn limits only heads that arrive in pieces
+            return await _refuse(
+                send, 400, f"the head of the request has more than {HEAD_BYTES:,} bytes"
+            )
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:18]) > self._limits.body_bytes:
             return await _refuse(send, 413, self._too_large)
@@ -207,6 +224,26 @@ class Guard:
                 return None
             more = bool(message.get("more_body", False))
         return b"".join(chunks)
+
+
+def _head_size(scope: Message) -> int:
+    """Return the bytes of the request line and the headers, at least approximately."""
+    line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def _is_json(start: Message) -> bool:
+    kind = dict(start["headers"]).get(b"content-type", b"")
+    return bool(kind.partition(b";")[0] == b"application/json")
+
+
+async def _send_error(send: Send, start: Message, text: str) -> Message:
+    """Send the start of an error of a library as JSON, and return the message with its body."""
+    body = error_body(text or HTTPStatus(start["status"]).phrase, "refused")
+    own = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
+    rest = [(name, value) for name, value in start["headers"] if name not in own]
+    await send({**start, "headers": [*rest, *own.items()]})
+    return {"type": "http.response.body", "body": body}
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -20,6 +20,7 @@ MAX_HITS = 4096  # hits with texts or passages, or documents that a reranker rea
 MAX_INPUTS = 2048  # texts of a request for embeddings
 MAX_TOKENS = 8192  # tokens of such a text, if it is given as tokens
 MAX_DEPTH = 32  # levels of a JSON body
+MAX_KEYS = 1024  # keys of the objects of a JSON body; each unknown key becomes an error message
 MAX_BRACKETS = 8192  # lists and objects of a JSON body; a request for embeddings has 2,050
 HEAD_BYTES = 1 << 16  # bytes of a request line and its headers
 FEW_CONNECTIONS = 16

@@ -39,6 +39,21 @@ def test_the_same_data_make_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     assert len(first) == 3
 
 
+def test_a_file_of_settings_of_matplotlib_changes_nothing(tmp_path: Path) -> None:
+    """It may be a file of other people in the current folder, and could start LaTeX."""
+    import matplotlib
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first = draw_all(tmp_path / "one", ".svg")
+    foreign = {"text.usetex": True, "axes.facecolor": "red", "axes.titlesize": 30}
+    with matplotlib.rc_context(foreign):
+        assert draw_all(tmp_path / "two", ".svg") == first
+        assert (
+            matplotlib.rcParams["axes.facecolor"] == "red"
+        )  # that of another program in this process
+
+
 def test_labels_and_captions_are_text(tmp_path: Path) -> None:
     made = {name: data.decode() for name, data in draw_all(tmp_path, ".svg").items()}
     for word in ("granularity (tokens)", "nDCG@10", ">lmk<", ">mean<", ">16<", ">64<", ">256<"):

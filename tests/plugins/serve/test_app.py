@@ -285,6 +285,22 @@ def test_a_wrong_request_is_refused(client: Any, indexes: Path, name: str) -> No
     assert str(indexes.parent) not in answer.text
 
 
+def test_a_head_has_a_limit_also_if_it_arrives_at_once(client: Any) -> None:
+    for size, status in ((60_000, 200), (66_000, 400)):
+        assert client.get("/healthz", headers={"x-a": "a" * size}).status_code == status
+    headers = {"x-a": "a" * 30_000}
+    assert client.get(f"/healthz?{'a' * 40_000}", headers=headers).status_code == 400
+
+
+def test_errors_of_libraries_have_the_same_form(client: Any) -> None:
+    for given, status in (("bytes=9-1", 400), ("bytes=999999999-", 416)):
+        answer = client.get("/page.css", headers={"range": given})
+        assert answer.status_code == status
+        assert answer.json()["error"]["message"]
+        assert answer.headers["content-length"] == str(len(answer.content))
+    assert client.get("/page.css", headers={"range": "bytes=0-3"}).status_code == 206
+
+
 def test_strange_queries_are_answered(client: Any) -> None:
     queries = [
         "\0",

@@ -167,6 +167,11 @@ HITS = {
     "passage without a text": hits({**HIT, "passage": {"chunk": 0}}),
     "negative passage": hits({**HIT, "passage": {**PASSAGE, "begin": -5}}),
     "passage number": hits({**HIT, "passage": {**PASSAGE, "chunk": 3}}),
+    "words": http({"results": [{"hits": [HIT], "words": ["w"] * 200_000}]}),
+    "pairs": http({"results": [{"hits": [HIT], "pairs_cut": -5}]}),
+    "huge passage": hits({**HIT, "passage": {**PASSAGE, "chunks": 10**30, "end": 10**30}}),
+    "page": hits({**HIT, "passage": {**PASSAGE, "page": -7}}),
+    "lines": hits({**HIT, "passage": {**PASSAGE, "lines": [9, 1]}}),
     "surrogate": http(b'{"results": [{"hits": [{"id": "\\ud800", "score": 1}]}]}'),
     **{each.__name__: each for each in SLOW},
 }

@@ -44,6 +44,41 @@ def test_waiting_jobs_with_equal_work_are_one_batch() -> None:
     queue.stop()
 
 
+@dataclass(frozen=True)
+class Length:
+    """The lengths of texts."""
+
+    def run(self, context: threading.Event, items: list[str]) -> list[int]:
+        context.wait()
+        return [len(item) for item in items]
+
+
+def test_long_texts_make_small_batches() -> None:
+    """Otherwise, a client with one query would wait for millions of characters."""
+    sizes: list[tuple[int, int]] = []
+    gate = threading.Event()
+    queue = BatchQueue(lambda: gate, 100, lambda jobs, items: sizes.append((jobs, items)))
+
+    async def run() -> None:
+        jobs = [asyncio.create_task(queue.submit(Length(), ["a"], 60))]
+        while not sizes:
+            await asyncio.sleep(0.001)
+        long = "a" * 50_000
+        jobs += [asyncio.create_task(queue.submit(Length(), [long], 60)) for _ in range(10)]
+        while len(queue) < 10:
+            await asyncio.sleep(0.001)
+        jobs.append(asyncio.create_task(queue.submit(Double(), [5], 60)))
+        while len(queue) < 11:
+            await asyncio.sleep(0.001)
+        gate.set()
+        await asyncio.gather(*jobs)
+
+    asyncio.run(run())
+    assert all(jobs <= 5 for jobs, _ in sizes)
+    assert (1, 1) in sizes[1:3]  # at most one batch before the client with one query
+    queue.stop()
+
+
 def test_an_error_belongs_to_one_job() -> None:
     gate = threading.Event()
     queue = BatchQueue(lambda: gate, 100)

@@ -262,6 +262,21 @@ def test_malformed_requests_leave_nothing_behind() -> None:
         assert server.table.held == 0
 
 
+@pytest.mark.parametrize("before", [b"", GET])
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\r\n\r\n", GET.replace(b"host: a", b"nonsense")])
+def test_a_malformed_request_gets_an_error_as_json(before: bytes, sent: bytes) -> None:
+    with running() as server, server.connect() as client:
+        if before:
+            assert answered(client, before)
+        client.sendall(sent)
+        head, _, body = whole(client).partition(b"\r\n\r\n")
+        assert b" 400 " in head.splitlines()[0]
+        assert json.loads(body)["error"]["type"] == "refused"
+        server.wait_for(0)
+        assert not server.table.waiting
+        assert server.table.held == 0
+
+
 def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmkcli.plugins.serve import limits
 

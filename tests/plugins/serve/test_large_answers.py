@@ -187,6 +187,7 @@ def test_words_are_marked_in_the_start_of_long_texts() -> None:
     ("body", "fault"),
     [
         (b'{"a":' * 190_000, "nested"),
+        (b"{" + b",".join(b'"%d":1' % n for n in range(90_000)) + b"}", "keys"),
         (b'{"query":' + b"[],[" * 240_000, "nested"),
         (b"[" + b"[]," * 300_000, "lists"),
         (b'["' + b"[" * 900_000 + b'"]', ""),
