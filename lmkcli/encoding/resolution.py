@@ -316,7 +316,9 @@ def resolve(
         doc = replace(doc, prefix_token=late.doc_prefix_id)
         query = replace(query, prefix_token=late.query_prefix_id)
         if doc.unit == "token":
-            doc = replace(doc, skip=late.skip)
+            # chunks that are read together keep all tokens (ConTEB, arXiv 2505.24782 App. B.2)
+            together = doc.gran.splitter == "given" and window != EACH_CHUNK
+            doc = replace(doc, skip=() if together else late.skip)
             query = replace(
                 query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
             )
