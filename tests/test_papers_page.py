@@ -87,3 +87,28 @@ def test_every_recipe_of_a_paper_is_named_with_its_sections() -> None:
         assert f"examples/{name}.toml" in PAGE
         assert "§" in text
         assert "not in the paper" in text or "own choice" in text
+
+
+SECTIONS = {  # of each paper, and how the code cites it
+    r"(?:LMK,|2601\.21525,?)": "1 2 3 3.1 3.2 4 5 6 6.1 6.2 6.3 6.4 7",
+    r"(?:Conti et al\. 2025,|2505\.24782,?)": "1 2 2.1 2.2 3 3.1 3.2 3.3 3.4 4 4.1 4.2 4.3 5 6 7",
+    r"(?:M2-BERT,|Saad-Falcon et al\. 2024,|2402\.07440\)?,?)": "1 2 3 4 4.1 4.2 4.3 5 5.1 5.2 5.3 6",
+    r"(?:TITE,|TITE \()?Schlatt et al\. 2025,?": "1 2 3 3.1 3.2 3.3 3.4 4 4.1 4.2 4.3 4.4 4.5 5",
+}  # fmt: skip
+TOPICS = {  # phrases that a citation follows, and their section
+    "[Oo]rthogonal projection loss": "4.3",
+    "[Pp]rototype loss|Prediction loss": "4.3",
+    r"repeated until its table is full": "4.2",
+}
+
+
+def test_cited_sections_exist_and_are_those_of_their_topics() -> None:
+    places = [*(ROOT / "lmkcli").rglob("*.py"), *(ROOT / "docs").glob("*.md")]
+    texts = {path: re.sub(r"\n# ?|\s+", " ", path.read_text(encoding="utf-8")) for path in places}
+    for path, text in texts.items():
+        for paper, sections in SECTIONS.items():
+            cited = re.findall(rf"{paper}\s*§([\d.]*\d)", text)
+            assert set(cited) <= set(sections.split()), (path, cited)
+        for topic, section in TOPICS.items():
+            for cited in re.findall(rf"(?:{topic})[^§.]{{0,90}}[^§]{{0,30}}§([\d.]*\d)", text):
+                assert cited == section, (path, topic, cited)
