@@ -112,3 +112,24 @@ def test_cited_sections_exist_and_are_those_of_their_topics() -> None:
         for topic, section in TOPICS.items():
             for cited in re.findall(rf"(?:{topic})[^§.]{{0,90}}[^§]{{0,30}}§([\d.]*\d)", text):
                 assert cited == section, (path, topic, cited)
+
+
+CITED = re.compile(
+    r"#.*(§|App\.|Table|footnote|own choice|Own choice|not in the paper|authors' code|default)"
+)
+FOR_OTHERS = re.compile(r"as (all|the \w+) (of the )?(following|values without a comment)")
+RECIPES = ("lmk-ms*", "lmk-mu*", "insent*", "m2bert-*", "tite-*")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for each in RECIPES for path in sorted((ROOT / "examples").glob(f"{each}.toml"))],
+    ids=lambda path: path.stem,
+)
+def test_each_value_of_a_recipe_has_its_place_in_the_paper(path: Path) -> None:
+    """A comment names the section, marks the value as another's, or speaks for the following values."""
+    settings = path.read_text(encoding="utf-8").partition("]\n")[2].splitlines()
+    spoken_for = False
+    for line in settings:
+        assert spoken_for or CITED.search(line), line
+        spoken_for = spoken_for or bool(FOR_OTHERS.search(line))
