@@ -268,7 +268,7 @@ def resolve(
         )
     by_name = folder.revision or options.model in OWN_NAMES
     prompt = _first(options.doc_prompt, folder.doc_prompt)
-    # One prompt stands before all chunks of an input, and belongs to none of them.
+    # One prompt stands before all chunks of an input, and belongs to none (ConTEB, §4.1, App. B.1).
     several = unit == "chunk" and window != EACH_CHUNK and pooler.marked == "every"
     doc = EncoderConfig(
         # a path that finds the model from every directory
@@ -287,8 +287,8 @@ def resolve(
         overlap=overlap,
         context=context,
         extend=lengths.extend,
-        include_prompt=folder.include_prompt
-        and not (several and prompt and not folder.word_weights),
+        include_prompt=folder.include_prompt,
+        prompt_apart=several and bool(prompt) and folder.word_weights is None,
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
@@ -301,7 +301,7 @@ def resolve(
     query = replace(  # the same model and pooler read a query as a whole
         doc,
         prompt=_first(options.query_prompt, folder.query_prompt),
-        include_prompt=folder.include_prompt,
+        prompt_apart=False,
         max_length=lengths.query,
         gran=doc.gran if pooler.chunked else WHOLE_TEXT,
         unit="token" if doc.unit == "token" else "doc",

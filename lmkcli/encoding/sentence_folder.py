@@ -433,7 +433,7 @@ def _placement(resolved: ResolvedRecipe) -> dict[str, Any]:
     settings = {
         "pool": doc.pool,
         "gran": doc.gran,
-        "include_prompt": resolved.folder.include_prompt,
+        "include_prompt": doc.include_prompt,
         "append_eos": doc.append_eos,
         "keep_space": doc.keep_space,
     }
@@ -465,7 +465,7 @@ def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
         "word_embedding_dimension": int(width),
         **how,
         # a prompt changes nothing if the last position is pooled
-        "include_prompt": source.include_prompt or pooler.marked == "last",
+        "include_prompt": doc.include_prompt or pooler.marked == "last",
     }
 
 

@@ -283,7 +283,7 @@ def test_the_prompt_of_late_chunking_belongs_to_no_chunk(tiny_model: Models, gra
     wanted = given[len(prompt) : len(prompt) + len(first)].mean(0)
     np.testing.assert_allclose(made[0], unit(wanted), atol=1e-5)
     recipe = resolve(RecipeOptions(model=str(folder), **chosen)).recipe
-    assert not recipe.doc.include_prompt
-    assert recipe.query.include_prompt  # of one vector, as sentence-transformers averages it
+    assert (recipe.doc.prompt_apart, recipe.query.prompt_apart) == (True, False)
+    assert recipe.doc.identity()["prompt_apart"]  # vectors of both kinds are not mixed
     alone = resolve(RecipeOptions(model=str(folder), window="chunk", **chosen)).recipe
-    assert alone.doc.include_prompt
+    assert "prompt_apart" not in alone.doc.identity()
