@@ -74,7 +74,7 @@ def test_table_7_prints_the_accuracies_and_figure_4(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_table_24_groups_the_queries_of_table_15(tmp_path: Path) -> None:
     file = twin(PAPERS / "m2bert-table15.toml", tmp_path)
-    tiny.wordpiece().save_pretrained(tmp_path / "google-bert" / "bert-base-uncased")
+    tiny.save(tmp_path / "google-bert" / "bert-base-uncased", "bert")
     words = [sys.executable, "-m", "lmkcli.cli.main", "grid", file.name, "-o", "results"]
     path = {"PYTHONPATH": str(ROOT)}
     subprocess.run(words, cwd=tmp_path, env=os.environ | path, check=True, capture_output=True)
