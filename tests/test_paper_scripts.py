@@ -79,7 +79,7 @@ def test_table_24_groups_the_queries_of_table_15(tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(ROOT)}
     subprocess.run(words, cwd=tmp_path, env=os.environ | path, check=True, capture_output=True)
     script = str(PAPERS / "m2bert_table24.py")
-    printed = run(tmp_path, sys.executable, script, "results", "--bins", "0,8,16,32")
+    printed = run(tmp_path, sys.executable, script, "results", "--bins", "0,9,10,11,12,13,14,16")
     table = printed.splitlines()
     assert len(table[0].split("[")) > 2  # several groups
     names = [row.rsplit(None, len(table[0].split("[")) - 1)[0] for row in table[2:13]]
