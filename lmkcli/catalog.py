@@ -115,6 +115,7 @@ class ModelRow(Row):
     sees_padding: whether padding changes the vectors, so that inputs are padded to the full length.
     cuts_suffix: whether long texts are cut after the special tokens are added.
     own_tokenizer: whether the folder's tokenizer.json is right even if another file names a tokenizer.
+    tokenizer: the model of the hub with the tokenizer of folders that have none; empty: each has its own.
     """
 
     matches: Callable[[Config], bool] = _never
@@ -124,6 +125,7 @@ class ModelRow(Row):
     sees_padding: bool = False
     cuts_suffix: bool = False
     own_tokenizer: bool = False
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True)

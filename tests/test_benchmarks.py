@@ -13,7 +13,7 @@ LINES = {
     "encode.py --texts 8 --repeats 1 --batches 8 --dtypes fp32": "lmk fp32",
     "exact.py --rows 3000 --queries 4 --k 10 --repeats 1": "lmk",
     "lists.py --rows 3000 --queries 4 --k 10 --kind IVF16,Flat --repeats 1": "CPU",
-    "tite.py --texts 2 --dtype fp32 --repeats 1": "TITE 2 late",
+    "tite.py --texts 2 --dtype fp32 --repeats 1": "TITE without pooling",
     "m2bert.py --lengths 128 --rounds 1 --dtype fp32": "ModernBERT",
     "overhead.py --source stdlib/functions,package=json --repeats 1": "overhead",
     "int8.py --threads 1 --lengths 80 --positions 300 --repeats 1 --ways linear": "oneDNN int8",

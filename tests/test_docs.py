@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TOP = (
     *("ARCHITECTURE.md", "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     "examples/README.md",
-    "examples/papers/README.md",
 )
 DOCS = ROOT / "docs"
 NOTEBOOKS = (ROOT / "benchmarks").glob("*.md")  # measurements, next to the scripts that print them
@@ -202,7 +201,7 @@ def test_python_snippets_run_and_print_what_the_page_shows(
         assert printed.getvalue() == block.next_text
 
 
-GUIDES = sorted([*DOCS.rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "examples/papers/README.md"])
+GUIDES = sorted([*DOCS.rglob("*.md"), ROOT / "ARCHITECTURE.md"])
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=page_ids(GUIDES))

@@ -487,7 +487,7 @@ def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
     if by_module := side.landmark_token is not None:
         pooler = pooler.for_training()  # LandmarkTransformer always has a landmark
     return Placer(
-        pooler, special, side.max_length, side.gran, side.include_prompt,
+        pooler, special, side.max_length, side.gran, side.include_prompt and not side.prompt_apart,
         side.unit, side.window, side.overlap, frozenset(side.skip),
         None if side.expansion is None else Expansion(side.expansion, side.attend_expansion),
         prompt_in_chunks=by_module,

@@ -26,6 +26,7 @@ from lmkcli.spec.recipe import (
     setting_types,
 )
 from lmkcli.spec.values import (
+    EACH_CHUNK,
     FULL,
     NO_OVERLAP,
     WHOLE_TEXT,
@@ -266,6 +267,9 @@ def resolve(
             "positions; for another length, use --max-length"
         )
     by_name = folder.revision or options.model in OWN_NAMES
+    prompt = _first(options.doc_prompt, folder.doc_prompt)
+    # One prompt stands before all chunks of an input, and belongs to none (ConTEB, §4.1, App. B.1).
+    several = unit == "chunk" and window != EACH_CHUNK and pooler.marked == "every"
     doc = EncoderConfig(
         # a path that finds the model from every directory
         model=options.model if by_name else os.path.abspath(os.path.expanduser(options.model)),
@@ -273,7 +277,7 @@ def resolve(
         weights=folder.weights_digest,
         tokenizer=folder.tokenizer_digest,
         trust_remote_code=options.trust_remote_code,
-        prompt=_first(options.doc_prompt, folder.doc_prompt),
+        prompt=prompt,
         max_length=lengths.doc,
         pool=pool,
         pool_package=pooler_package(pool),
@@ -284,6 +288,7 @@ def resolve(
         context=context,
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
+        prompt_apart=several and bool(prompt) and folder.word_weights is None,
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
@@ -296,6 +301,7 @@ def resolve(
     query = replace(  # the same model and pooler read a query as a whole
         doc,
         prompt=_first(options.query_prompt, folder.query_prompt),
+        prompt_apart=False,
         max_length=lengths.query,
         gran=doc.gran if pooler.chunked else WHOLE_TEXT,
         unit="token" if doc.unit == "token" else "doc",
@@ -310,7 +316,9 @@ def resolve(
         doc = replace(doc, prefix_token=late.doc_prefix_id)
         query = replace(query, prefix_token=late.query_prefix_id)
         if doc.unit == "token":
-            doc = replace(doc, skip=late.skip)
+            # chunks that are read together keep all tokens (ConTEB, arXiv 2505.24782 App. B.2)
+            together = doc.gran.splitter == "given" and window != EACH_CHUNK
+            doc = replace(doc, skip=() if together else late.skip)
             query = replace(
                 query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
             )

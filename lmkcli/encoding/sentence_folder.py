@@ -30,7 +30,14 @@ from lmkcli.models.model_files import (
     model_files,
     read_json,
 )
-from lmkcli.models.model_folder import LANDMARKS, TRAINED, TRANSFORMER, WORD_WEIGHTS, ModelFolder
+from lmkcli.models.model_folder import (
+    LANDMARKS,
+    TOKENIZER_FILES,
+    TRAINED,
+    TRANSFORMER,
+    WORD_WEIGHTS,
+    ModelFolder,
+)
 from lmkcli.models.sentence_classes import SentenceClass
 from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
 from lmkcli.pooling.table import MEAN_ONLY
@@ -336,6 +343,10 @@ def encoder_files(source: ModelFolder) -> Iterator[Path]:
             check_link(file, source.path)
         files = [file for file in files if file not in read and not file.name.endswith(INDEX)]
     safe = any(file.suffix == ".safetensors" for file in (*files, *read))
+    if other := source.other_tokenizer:
+        yield from (
+            file for file in model_files(other, TEXTS, other) if file.name in TOKENIZER_FILES
+        )
     for file in files:
         rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
         weights = file.match("pytorch_model*.bin") or file.name == "model.bin"

@@ -5,6 +5,7 @@ Only `locate` may use the network, and only for names of the hub. Neither torch 
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +16,7 @@ from lmkcli.artifact.outputs import manifest_kind
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models import adapters
 from lmkcli.models.model_files import check_files, read_json
-from lmkcli.models.model_folder import TRAINED, ModelFolder
+from lmkcli.models.model_folder import TOKENIZER_FILES, TRAINED, ModelFolder
 from lmkcli.models.sentence_layout import default_pool, sentence_folder
 from lmkcli.system import caches, network
 from lmkcli.system.input_files import not_a_file
@@ -46,7 +47,25 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     folder = ModelFolder(path, name, commit, encoder=path, pool=default_pool(path), notes=unused)
     if folder.makes_vector:
         folder = replace(folder, pool="model")
-    return replace(folder, **folder.row.defaults(folder.config))
+    folder = replace(folder, **folder.row.defaults(folder.config))
+    return _with_tokenizer(folder, offline)
+
+
+def _with_tokenizer(folder: ModelFolder, offline: bool) -> ModelFolder:
+    """Return the folder; if it has no tokenizer, with the one that its kind names, from the hub."""
+    name = folder.row.tokenizer
+    if not name or any((folder.encoder / file).exists() for file in TOKENIZER_FILES):
+        return folder
+    try:
+        path, _ = locate(name, None, offline, ("config.json", *TOKENIZER_FILES))
+    except DataError as error:
+        reason = str(error).partition("; ")[0]
+        raise DataError(
+            f"{folder.name} has no tokenizer, and needs that of {name}: {reason}; run lmk fetch -m {name} "
+            f"once with a network, or copy the files of its tokenizer into {folder.path}"
+        ) from None
+    note = f"{folder.name} has no tokenizer; lmk reads that of {name}"
+    return replace(folder, other_tokenizer=path, notes=(*folder.notes, note))
 
 
 def is_model(name: str) -> bool:
@@ -111,8 +130,13 @@ def check_revision(folder: ModelFolder, revision: str | None) -> None:
         )
 
 
-def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
-    """Return the local folder of a model, and its commit if it is from the hub."""
+def locate(
+    name: str, revision: str | None, offline: bool, files: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """Return the local folder of a model, and its commit if it is from the hub.
+
+    With `files`, only these files are downloaded.
+    """
     if not name:
         raise DataError(
             "no model is named, and encoding text needs one; name it with -m "
@@ -139,14 +163,14 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         raise DataError(
             f"there is no model folder {name}; {meant}write a hub model as organisation/name"
         )
-    copy = _hub_copy(name, revision, offline or network.forbidden())
+    copy = _hub_copy(name, revision, offline or network.forbidden(), files)
     return copy, copy.name
 
 
-def _hub_copy(name: str, revision: str | None, offline: bool) -> Path:
+def _hub_copy(name: str, revision: str | None, offline: bool, files: Sequence[str]) -> Path:
     """Return the folder of a hub model in the local cache; its name is the commit.
 
-    Downloads the model unless `offline`. DataError if it is not available.
+    Downloads the model, or only some `files`, unless `offline`. DataError if it is not available.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -156,7 +180,12 @@ def _hub_copy(name: str, revision: str | None, offline: bool) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=offline))
+        wanted = list(files) or None
+        return Path(
+            snapshot_download(
+                name, revision=revision, local_files_only=offline, allow_patterns=wanted
+            )
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if revision is None and (commits := caches.cached_commits(name, "model")):

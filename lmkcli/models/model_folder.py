@@ -94,6 +94,7 @@ class ModelFolder:
     name: str
     revision: str = ""
     encoder: Path = Path()  # the folder of config.json and the weights
+    other_tokenizer: Path | None = None  # the folder of the tokenizer, if it is another one
     pool: str = ""
     gran: str = ""  # declared by folders that lmk exported, if the pooler has chunks
     trained_poolers: tuple[str, ...] = ()  # in training, apart from `pool`
@@ -140,6 +141,11 @@ class ModelFolder:
         """The folder of a latent attention that acts on states, if present."""
         folder = self.path / LATENT
         return folder if folder.is_dir() else None
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The folder with the files of the tokenizer."""
+        return self.other_tokenizer or self.encoder
 
     @property
     def config(self) -> Config:
@@ -192,7 +198,7 @@ class ModelFolder:
         """
         own = self.strips or self.latent is not None or self.late is not None
         usual = self.kind == TRANSFORMER or self.table
-        return usual and not own and not _splits_at_space(self.encoder)
+        return usual and not own and not _splits_at_space(self.tokenizer_path)
 
     @property
     def positions(self) -> int | None:
@@ -264,14 +270,15 @@ class ModelFolder:
         return _digest(files, self.path)
 
     def _tokenizer_digest(self) -> str:
+        folder = self.tokenizer_path
         names: tuple[str, ...] = TOKENIZER_FILES
-        if not (self.encoder / "tokenizer.json").exists():
+        if not (folder / "tokenizer.json").exists():
             # transformers also accepts names such as tokenizer.model.v3
-            others = sorted(path.name for path in self.encoder.glob("tokenizer.model.*"))
+            others = sorted(path.name for path in folder.glob("tokenizer.model.*"))
             names = (*names, *_SLOW_TOKENIZER_FILES, *others)
-        files = [self.encoder / name for name in names if (self.encoder / name).exists()]
+        files = [folder / name for name in names if (folder / name).exists()]
         options = "".join(f":{name}={value}" for name, value in self.tokenizer_options)
-        return _digest(files, self.encoder) + (":lower" if self.lower_case else "") + options
+        return _digest(files, folder) + (":lower" if self.lower_case else "") + options
 
 
 def static_table(folder: Path, root: Path) -> Path | None:
@@ -300,11 +307,11 @@ def no_language_head(folder: ModelFolder, reason: str) -> str:
     )
 
 
-def _splits_at_space(encoder: Path) -> bool:
+def _splits_at_space(folder: Path) -> bool:
     """Return whether the tokenizer of a folder splits texts at white space, and drops it."""
-    file = encoder / "tokenizer.json"
+    file = folder / "tokenizer.json"
     if not file.is_file():
-        return (encoder / "vocab.txt").is_file()
+        return (folder / "vocab.txt").is_file()
     check_finite(file)
     # The vocabulary is large, and parsing it takes long. In it, quotes are escaped.
     splitter = _SPLITTER.search(file.read_text(encoding="utf-8", errors="replace"))

@@ -21,7 +21,7 @@ from lmkcli.system.hardware import free_memory
 from lmkcli.text.formatting import size
 
 # Tables of positions. A longer model starts with their rows, repeated until its table is full (M2-BERT,
-# §4.1).
+# §4.2).
 _REPEATED = ("position_embeddings.weight", "pos_emb.z")
 _CONSTANT = ("position_ids", "pos_emb.t", "modulation.deltas", "token_type_ids")
 

@@ -25,13 +25,14 @@ _LONGER = 64  # how many times longer a normalizer may make a text
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
     folder = folder.route(side.weights, side.tokenizer)
-    with opening(folder.encoder, f"the tokenizer of {folder.name}", side.trust_remote_code):
-        own_file = folder.row.own_tokenizer and (folder.encoder / "tokenizer.json").is_file()
+    path = folder.tokenizer_path
+    with opening(path, f"the tokenizer of {folder.name}", side.trust_remote_code):
+        own_file = folder.row.own_tokenizer and (path / "tokenizer.json").is_file()
         opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
         if folder.kind != TRANSFORMER:  # AutoTokenizer looks up the configuration class too
             catalog.MODELS.load(folder.kind)
         loaded = opener.from_pretrained(
-            str(folder.encoder),
+            str(path),
             trust_remote_code=side.trust_remote_code,
             **dict(folder.tokenizer_options),
         )
@@ -42,7 +43,7 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         if len(loaded) - len(set(loaded.all_special_ids)) <= _EMPTY_VOCABULARY:
             raise DataError(
                 f"the tokenizer of {folder.name} has no vocabulary: its files (tokenizer.json, vocab.txt …) "
-                f"are missing from {folder.encoder}"
+                f"are missing from {path}"
             )
         fast = loaded.backend_tokenizer
         _check_ids(folder, fast)

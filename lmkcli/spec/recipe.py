@@ -46,7 +46,7 @@ Number = Annotated[int, int_range(0, 1 << 31)]
 PoolerSetting: TypeAlias = bool | Number | float | str
 _RECORDED_IF_USED: tuple[tuple[str, Any], ...] = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    *(("settings", {}), ("static", False), ("keep_space", False)),
+    *(("settings", {}), ("static", False), ("keep_space", False), ("prompt_apart", False)),
 )
 Model = Annotated[
     str,
@@ -85,6 +85,7 @@ class EncoderConfig:
     overlap: Overlap = NO_OVERLAP
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
+    prompt_apart: bool = False  # whether a prompt before several chunks belongs to none of them
     append_eos: bool = False  # decoders: add EOS after the content if the tokenizer does not
     pad_to_max: bool = False  # whether inputs are padded to full length (some models read padding)
     # the landmark of a folder with sentence-transformers' LandmarkTransformer, which places texts by its own

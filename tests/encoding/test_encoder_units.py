@@ -261,3 +261,29 @@ def test_unit_token_makes_several_vectors_for_each_query(tiny_model: Models) -> 
     made = encoder.queries(texts)
     lengths = [len(t.ids) + 2 for t in encoder.tokenizer([query.text for query in texts])]
     assert made.counts.tolist() == lengths
+
+
+@pytest.mark.parametrize("gran", ["given", "5"])
+def test_the_prompt_of_late_chunking_belongs_to_no_chunk(tiny_model: Models, gran: str) -> None:
+    """A chunk is the mean over its own tokens (ConTEB, §4.1); the prefix is there once (App. B.1)."""
+    folder = tiny_model("bert")
+    chosen: dict[str, Any] = {
+        "pool": "mean", "unit": "chunk", "gran": gran,
+        "doc_prompt": "dense retrieval ", "query_prompt": "query ",
+    }  # fmt: skip
+    encoder = opened(folder, **chosen)
+    text = join_chunks([tiny.sentence(1, 5), tiny.sentence(2, 5)]) if gran == "given" else TEXT
+    made = encoded(encoder, text).vectors.vectors
+    prompt = AutoTokenizer.from_pretrained(folder)("dense retrieval ")["input_ids"][:-1]
+    chunk = AutoTokenizer.from_pretrained(folder)(tiny.sentence(1, 5) if gran == "given" else TEXT)
+    first = chunk["input_ids"][1:-1][: None if gran == "given" else 5]
+    rest = AutoTokenizer.from_pretrained(folder)(tiny.sentence(2, 5) if gran == "given" else TEXT)
+    after = [3, *rest["input_ids"][1:]] if gran == "given" else rest["input_ids"][6:]
+    given = states(folder, [*prompt, *first, *after])
+    wanted = given[len(prompt) : len(prompt) + len(first)].mean(0)
+    np.testing.assert_allclose(made[0], unit(wanted), atol=1e-5)
+    recipe = resolve(RecipeOptions(model=str(folder), **chosen)).recipe
+    assert (recipe.doc.prompt_apart, recipe.query.prompt_apart) == (True, False)
+    assert recipe.doc.identity()["prompt_apart"]  # vectors of both kinds are not mixed
+    alone = resolve(RecipeOptions(model=str(folder), window="chunk", **chosen)).recipe
+    assert "prompt_apart" not in alone.doc.identity()

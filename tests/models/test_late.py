@@ -148,6 +148,20 @@ def test_sentence_transformers_reads_the_same(pylate: Make) -> None:
     assert tokens[-1] == made.expansion_id
 
 
+@pytest.mark.parametrize(
+    ("settings", "skips"),
+    [({}, True), ({"unit": "token", "gran": "given"}, False),
+     ({"unit": "token", "gran": "given", "window": "chunk"}, True)],
+)  # fmt: skip
+def test_late_chunking_of_tokens_skips_none(
+    pylate: Make, settings: dict[str, str], skips: bool
+) -> None:
+    """ConTEB, App. B.2: no skip list, and one prefix for all chunks of a document."""
+    folder = pylate()
+    recipe = resolve(RecipeOptions(model=str(folder), **settings)).recipe
+    assert recipe.doc.skip == (late(folder).skip if skips else ())
+
+
 @pytest.mark.parametrize("attend", [False, True])
 def test_vectors_equal_those_of_sentence_transformers(pylate: Make, attend: bool) -> None:
     """Expanded queries, prefix tokens, skipped punctuation and the projection."""

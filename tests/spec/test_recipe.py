@@ -17,6 +17,7 @@ DOC = EncoderConfig(
     pool_package="lmk-head 0.1.0", context="title", landmark_token=3, static=True,
     settings={"top_terms": 9, "sum_windows": True},
     keep_space=True,
+    prompt_apart=True,
 )  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 

@@ -32,5 +32,6 @@ ROWS = (
         defaults=_defaults,
         sees_padding=True,
         cuts_suffix=True,
+        tokenizer="google-bert/bert-base-uncased",
     ),
 )

@@ -22,7 +22,7 @@ from lmkcli.training.data.sampling import ExampleBatch, seeded_rng
 class TextLayout:
     """The settings that turn a text into a model input.
 
-    With several `grans`, the length of each chunk is drawn from them (LMK, §5.3). `doubled` adds the special
+    With several `grans`, the length of each chunk is drawn from them (LMK, §6.3). `doubled` adds the special
     tokens to the text before chunking, as the official code does; they then occur twice.
     """
 

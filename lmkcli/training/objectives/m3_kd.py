@@ -1,4 +1,4 @@
-"""BGE-M3's distillation, the loss of landmark pooling (Chen et al. 2024, §3.3; LMK, appendix B).
+"""BGE-M3's distillation, the loss of landmark pooling (Chen et al. 2024, §3.3; the code of LMK).
 
 Let v_1 … v_G be the logits of a query's own passages, and O the sum of exp(logit) over the passages of the
 other queries. The loss of the query is

@@ -1,4 +1,4 @@
-"""Orthogonal projection loss, as used to fine-tune M2-BERT (Saad-Falcon et al. 2024, §4.2)."""
+"""Orthogonal projection loss, as used to fine-tune M2-BERT (Saad-Falcon et al. 2024, §4.3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

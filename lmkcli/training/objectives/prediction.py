@@ -1,4 +1,4 @@
-"""Prediction loss: align the student's vectors with a teacher's vectors (M2-BERT, §4.2).
+"""Prediction loss: align the student's vectors with a teacher's vectors (M2-BERT, §4.3).
 
 The paper's prototype loss is a sum of two cosines, one for queries and one for passages. This loss
 minimises 1 - cosine for each.

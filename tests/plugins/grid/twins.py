@@ -17,6 +17,7 @@ from zlib import crc32
 import torch
 
 from lmkcli.data import known_collections
+from lmkcli.plugins.m2bert import ROWS as M2BERT
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.model import M2BertModel
 from tests import tiny
@@ -143,7 +144,7 @@ def _material(folder: Path, key: str, name: Any) -> None:
     if key == "pretrain.architecture":
         architecture = json.loads((ROOT / name).read_text(encoding="utf-8"))
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(_narrow(architecture)), encoding="utf-8")
+        place.write_text(json.dumps(narrow(architecture)), encoding="utf-8")
     elif key == "pretrain.tokenizer":
         tiny.wordpiece(markers="tite" not in place.name).save_pretrained(place)
     elif key in ("model", "train.teacher"):
@@ -169,13 +170,17 @@ def _model(place: Path, name: str) -> None:
     seed = crc32(name.encode())  # equal models would share their steps
     if name.startswith("./m2-bert"):
         _m2bert(place, seed)
+        tiny.wordpiece().save_pretrained(place)
+    elif name.startswith("hazyresearch/"):  # the released folders have no tokenizer
+        _m2bert(place, seed)
+        tiny.wordpiece().save_pretrained(place.parents[1] / M2BERT[0].tokenizer)
     elif kind == "splade":
         tiny.save_masked(place, "bert")
     else:
         tiny.save(place, kind, seed)
 
 
-def _narrow(architecture: Table) -> Table:
+def narrow(architecture: Table) -> Table:
     """The same layers with a sixteenth of the widths and positions, and the vocabulary of the tests."""
     sizes = (
         *("hidden_size", "hidden_sizes", "intermediate_size", "intermediate_sizes"),
@@ -196,7 +201,6 @@ def _m2bert(folder: Path, seed: int) -> None:
         max_position_embeddings=128, hyena_filter_order=16,
     )  # fmt: skip
     M2BertModel(config).save_pretrained(folder)
-    tiny.wordpiece().save_pretrained(folder)
 
 
 def _examples(path: Path) -> None:
