@@ -21,6 +21,9 @@ from lmkcli.system.workers import in_order, in_process
 from lmkcli.text.formatting import counted
 
 WORKER_CHARACTERS = 1 << 16  # per call of one process of several: they should end at the same time
+# of a block from another process: each takes several turns of Python's lock here, which others hold for
+# milliseconds
+MOVED_CHARACTERS = 1 << 20
 
 
 class TextTokenizer(Protocol):
@@ -76,7 +79,9 @@ def token_stream(
 
     def batches() -> Iterator[DocBlock]:
         nonlocal last
-        for step in prefetch(in_process(reading) if reading.can_move() else reading(), 2):
+        for step in prefetch(
+            in_process(reading.moved) if reading.can_move() else reading.steps(), 2
+        ):
             if isinstance(step, Collection):
                 # what its copy in another process found out, such as the files that it left out
                 vars(source).update(vars(step))
@@ -95,6 +100,10 @@ class _Step(NamedTuple):
     block: DocBlock
     fraction: float | None
     total: int | None
+
+
+def _characters(step: _Step) -> int:
+    return sum(len(doc.text) for doc in step.block.docs)
 
 
 @dataclass(frozen=True)
@@ -118,12 +127,17 @@ class _Reading:
             return False
         return True
 
-    def __call__(self) -> Iterator["_Step | Collection"]:
-        """Yield the blocks of the source, and then the source, which now knows what it left out."""
+    def steps(self) -> Iterator[_Step]:
+        """Yield the blocks of the source."""
         if isinstance(self.source, Tokens):
-            yield from self._stored(self.source)
-        else:
-            yield from self._tokenized(self.source)
+            return self._stored(self.source)
+        return self._tokenized(self.source)
+
+    def moved(self) -> Iterator["_Step | Collection"]:
+        """Yield larger blocks, and then the source, which now knows what it left out."""
+        for steps in batched(self.steps(), _characters, MOVED_CHARACTERS):
+            yield steps[-1]._replace(block=DocBlock.join([step.block for step in steps]))
+        if isinstance(self.source, Collection):
             yield self.source
 
     def _stored(self, source: Tokens) -> Iterator[_Step]:

@@ -25,11 +25,13 @@ COUNT = 900
 
 @pytest.fixture
 def corpus(tmp_path: Path, part_bytes: Callable[[int], None]) -> Path:
-    """Documents that make several batches and parts; the last line is none."""
-    part_bytes(100_000)
+    """Documents that make several blocks and parts; the last line is none."""
+    part_bytes(1_000_000)
     path = tmp_path / "corpus.jsonl"
     words = "wing flow plate shock layer".split()
-    texts = (" ".join(words[(i * j) % 5] for j in range(10 + 7 * i % 80)) for i in range(COUNT))
+    texts = (
+        " ".join(words[(i * j) % 5] for j in range(160 + 112 * (i % 11))) for i in range(COUNT)
+    )
     lines = [json.dumps({"_id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
     path.write_text("\n".join([*lines, '{"_id": "broken"']) + "\n")
     return path
