@@ -63,7 +63,7 @@ def advice(kind: Kind | None, flag: str) -> str:
         if near := get_close_matches(flag, own_flags, n=1, cutoff=_NEAR):
             return f"did you mean {near[0]}?"
         return f"flags of a command follow it: lmk COMMAND {flag}"
-    if flag in ("--quiet", "--verbose", "-v"):
+    if flag in ("--quiet", "-q", "--verbose", "-v"):
         return f"write it before the command: lmk {flag} {kind.verb} …"
     word = flag.replace("_", "-")
     own = options(kind)

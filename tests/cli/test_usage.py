@@ -59,6 +59,7 @@ def test_every_suggested_command_exists() -> None:
         ("encode x -m m --max_length 9", r"--max-length\?"),
         ("encode x -m m --poolng cls", r"--pool\?"),
         ("encode x -m m --verbose", "lmk --verbose encode"),
+        ("grid x.toml -q", "lmk -q grid"),
         ("encode x -m m --frob", "'lmk encode --help-all'"),
         ("eval x --metrics AP", "-m/--measure"),
         ("eval x --frob", "'lmk eval --help-all'"),
@@ -68,7 +69,7 @@ def test_every_suggested_command_exists() -> None:
 )
 def test_an_unknown_flag_suggests_one(lmk: Lmk, line: str, suggestion: str) -> None:
     err = lmk(*line.split(), code=2).err
-    found = re.match(rf"error: lmk .*no flag (--\S+); .*{suggestion}", err)
+    found = re.match(rf"error: lmk .*no flag (--?\S+); .*{suggestion}", err)
     assert found
     assert found[1] in line.split()
     assert err.count("\n") == 1
