@@ -149,7 +149,6 @@ class _Reading:
 
     def _tokenized(self, source: Collection) -> Iterator[_Step]:
         docs = source.docs(self.shard)
-        total = None if docs.total is None else max(0, docs.total - self.skip)
         # documents are read before they are tokenized, so each keeps the share that ends with it
         shares: deque[float | None] = deque()
         skipped = 0.0
@@ -167,6 +166,8 @@ class _Reading:
             share = [shares.popleft() for _ in range(len(block))][-1]
             if share is not None:
                 share = (share - skipped) / (1 - skipped) if skipped < 1 else None
+            # a JSON array knows its number only after its start
+            total = None if docs.total is None else max(0, docs.total - self.skip)
             yield _Step(block, share, total)
 
 

@@ -118,7 +118,7 @@ def test_the_second_opening_does_not_check(
     first = open_model(folder, ModelOptions("fp32", "cpu"))
     assert first.packed
 
-    def never(self: Transformer, fusing: bool) -> FastPath:
+    def never(self: Transformer, fusing: bool, name: str) -> FastPath:
         raise AssertionError("checked again")
 
     monkeypatch.setattr(transformer.Transformer, "check", never)
