@@ -64,15 +64,17 @@ def read_pairs(path: Path, numbers: Sequence[str] = SCORE_NAMES) -> Iterator[Pai
     return None
 
 
-def pairs_of(name: str, rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Pair]:
-    """Iterate over the judgements of rows with their places. Raises DataError for rows without such columns.
+def pairs_of(
+    name: str, rows: Iterable[tuple[str, dict[str, Any]]], numbers: Sequence[str]
+) -> Iterator[Pair]:
+    """Iterate over the pairs of rows with their places. Raises DataError for rows without such columns.
 
-    The only row may also be an object {query id: {document id: number}}.
+    The only row may also be an object {query id: {document id: number}}. `numbers` are as of `read_pairs`.
     """
     head = list(islice(rows := iter(rows), 2))
     if len(head) == 1 and _is_nested(head[0][1]):
         return _nested(head[0][1], name)
-    return _pairs(name, chain(head, rows), GRADE_NAMES)
+    return _pairs(name, chain(head, rows), numbers)
 
 
 def _is_record(line: bytes) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -240,7 +241,7 @@ def _add_pair(pair: Pair, scores: dict[str, dict[str, float]]) -> None:
     query_id = Fields().id(pair.query_id, pair.where, "query")
     doc_id = Fields().ranked_id(pair.doc_id, pair.where)
     score = pair.number
-    text = "" if isinstance(score, bool) or not isinstance(score, int | float | str) else str(score)
+    text = "" if isinstance(score, bool) or not isinstance(score, Real | str) else str(score)
     if reason := _invalid_reason([query_id, "Q0", doc_id, "1", text, "x"], scores):
         raise DataError(f"{pair.where}: {reason}")
     scores.setdefault(query_id, {})[doc_id] = float(text)

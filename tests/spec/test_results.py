@@ -239,3 +239,25 @@ def test_a_run_is_a_dictionary_or_a_table(folder: Path) -> None:
         lmkcli.evaluate({"q1": {"bike": "best"}}, qrels, "RR@10")  # type: ignore[dict-item]
     frame = lmkcli.read_run(folder / "run.trec").to_pandas()
     assert lmkcli.evaluate(frame, qrels, "RR@10")["RR@10"] == 1.0
+
+
+def test_a_table_of_hits_may_have_grades() -> None:
+    """Such a table is a run with its scores, and judgements with its grades."""
+    table = pd.DataFrame(
+        {
+            "qid": ["q1", "q1"],
+            "docno": ["bike", "tea"],
+            "score": [0.1, 0.9],
+            "label": [1, 0],
+        }
+    )
+    assert lmkcli.evaluate(table, table, "RR@10")["RR@10"] == 0.5
+
+
+@pytest.mark.parametrize("score", [np.float32, np.float64, np.int64])
+def test_scores_and_grades_may_be_numbers_of_numpy(score: Any) -> None:
+    run = {"q1": {"bike": score(1), "tea": score(2)}}
+    qrels = {"q1": {"bike": score(1)}}
+    assert lmkcli.evaluate(run, qrels, "RR@10")["RR@10"] == 0.5
+    rows = [{"query_id": "q1", "doc_id": doc, "score": number} for doc, number in run["q1"].items()]
+    assert lmkcli.evaluate(rows, qrels, "RR@10")["RR@10"] == 0.5

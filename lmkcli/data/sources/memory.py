@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -33,7 +34,7 @@ from lmkcli.data.collection import (
 from lmkcli.data.columns import ROW, SAMPLE, Typed, document_columns, note, query_columns
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
 from lmkcli.data.metadata import Value, field_values
-from lmkcli.data.pairs import pairs_of
+from lmkcli.data.pairs import GRADE_NAMES, SCORE_NAMES, pairs_of
 from lmkcli.data.qrels import qrels_of
 from lmkcli.data.run import Run, run_of
 from lmkcli.errors import DataError, UsageError
@@ -116,7 +117,7 @@ def held_name(value: object) -> str | None:
 def held_run(value: Any) -> Run:
     """The run in {query id: {document id: score}}, or in a table with a row for each hit."""
     rows = ((f"row {number}", row) for number, row in enumerate(HeldRows(value)))
-    return run_of(pairs_of("the run", rows))
+    return run_of(pairs_of("the run", rows, SCORE_NAMES))
 
 
 def _held(name: str, rows: tuple[HeldRows, ...]) -> HeldName:
@@ -229,7 +230,8 @@ class MemoryCollection(Collection):
     def qrels(self) -> Iterator[Qrel]:
         """The judgements: the table of judgements, or the rows themselves."""
         rows = self._docs if self._qrels is None else self._qrels
-        pairs = pairs_of("the judgements", ((f"row {n}", row) for n, row in enumerate(rows)))
+        numbered = ((f"row {n}", row) for n, row in enumerate(rows))
+        pairs = pairs_of("the judgements", numbered, GRADE_NAMES)
         return qrels_of(pairs, Fields(map_ids=self._given.map_ids))
 
     def has_qrels(self) -> bool:
@@ -334,7 +336,7 @@ def _of_mapping(value: Mapping[Any, Any]) -> list[Record]:
             raise UsageError(f"the columns {', '.join(map(str, value))} have different lengths")
         return [dict(zip(value, row, strict=True)) for row in zip(*values, strict=True)]
     numbers = [number for each in values if isinstance(each, Mapping) for number in each.values()]
-    if numbers and all(isinstance(each, int | float) for each in numbers):
+    if numbers and all(isinstance(each, Real) for each in numbers):
         return [dict(value)]
     return [
         {"id": name, **(each if isinstance(each, Mapping) else {"text": each})}
