@@ -193,7 +193,7 @@ class GridScores(Result):
         if self.compared.costs and self.form == Format.table:
             heads = [*self.compared.heads, *_COSTS]
             rows = [
-                [*each.system, each.milliseconds, size(each.memory), size(each.stored)]
+                [*each.system, each.cost.milliseconds, *map(size, each.cost[1:])]
                 for each in self.compared.costs
             ]
             yield Table(heads, rows)
@@ -208,38 +208,25 @@ class GridScores(Result):
             yield f"unfinished cells: {left} of {len(self.plan.cells)}"
 
     def _long(self) -> Table:
-        """One row per cell and measure, with the axes of the cell and the cost of its encodings."""
+        """One row per cell and measure: its axes, and the cost of its encodings, with sizes in bytes."""
         from lmkcli.plugins.grid.gridfile import MEASURES, varying
+        from lmkcli.plugins.grid.scores import mean_cost
 
         cells = [each.cell for each in self.scored]
         axes = [axis for axis in varying([cell.values for cell in cells]) if axis != MEASURES]
-        costs = self._costs()
+        heads = _COSTS if any(each.costs for each in self.scored) else ()
         rows = [
             [
                 each.cell.name,
                 *(each.cell.shown(axis) for axis in axes),
                 name,
                 each.result.value(name),
-                *costs.get(each.cell.name, [None] * len(_COSTS) if costs else []),
+                *(mean_cost(each.costs) if each.costs else [None] * len(heads)),
             ]
             for each in self.scored
             for name in each.result.measures
         ]
-        return Table(["cell", *axes, "measure", "score", *(_COSTS if costs else [])], rows)
-
-    def _costs(self) -> dict[str, list[float]]:
-        """Cell -> the cost of the encodings of its row; the sizes are bytes."""
-        from lmkcli.plugins.grid.scores import TableLayout
-
-        if self.compared is None:
-            return {}
-        layout = TableLayout(tuple(self.compared.heads), ())
-        of_rows = {
-            each.system: [each.milliseconds, each.memory, each.stored]
-            for each in self.compared.costs
-        }
-        systems = {each.cell.name: layout.system(each.cell) for each in self.scored}
-        return {cell: of_rows[system] for cell, system in systems.items() if system in of_rows}
+        return Table(["cell", *axes, "measure", "score", *heads], rows)
 
 
 def _legends(compared: "GridTable", correction: str) -> Iterator[str]:
@@ -564,7 +551,7 @@ def scores(
     with report.step("comparing") as job:
         layout = TableLayout.of(plan.cells, plan.table)
         compared = table(scored, layout, correction, job.progress)
-    costs = measured.encoding_costs(plan, results, scored, layout)
+    costs = measured.encoding_costs(scored, layout)
     compared = compared._replace(costs=costs)
     legends = list(_legends(compared, correction))
     path = html_report.write(results, plan, scored, compared, legends)

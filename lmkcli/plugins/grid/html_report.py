@@ -17,7 +17,7 @@ from lmkcli.plugins.grid.gridfile import COLLECTION, MEASURES, GridCell, varying
 from lmkcli.plugins.grid.html_charts import Scale
 from lmkcli.plugins.grid.plan import Plan
 from lmkcli.plugins.grid.scores import (
-    EncodingCost,
+    Cost,
     GridTable,
     ScoredCell,
     TableEntry,
@@ -177,7 +177,7 @@ def _summary(plan: Plan, scored: Sequence[ScoredCell]) -> list[str]:
 
 def _section(table: GridTable, measure: str, legends: Iterable[str]) -> list[str]:
     """The table of one measure, with the costs of the encodings."""
-    of_systems = {cost.system: cost for cost in table.costs}
+    of_systems = {each.system: each.cost for each in table.costs}
     rows = [row for row in table.rows if row.measure == measure]
     shown = [short_values([row.system[place] for row in rows]) for place in range(len(table.heads))]
     widths = [
@@ -249,7 +249,7 @@ def _row(
     return f"<tr>{''.join(cells)}{costs}</tr>"
 
 
-def _costs(cost: EncodingCost | None) -> str:
+def _costs(cost: Cost | None) -> str:
     """The cells of the cost of the encodings of a row; '-' for rows without one, such as BM25."""
     if cost is None:
         return '<td class="value" data-value="">-</td>' * len(_COSTS)

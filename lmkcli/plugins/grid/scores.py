@@ -46,21 +46,25 @@ _COLLECTIONS = 6  # that have figures, at most
 
 @dataclass(frozen=True)
 class ScoredCell:
-    """A finished cell: its scores by query, and the entry of its score log."""
+    """A finished cell: its scores by query, the entry of its score log, and the costs of its encodings."""
 
     cell: GridCell
     result: ScoredRun
     entry: scorelog.LogEntry
+    costs: "Sequence[Cost]" = ()
 
 
 def scored(plan: Plan, results: ResultsFolder) -> list[ScoredCell]:
     """The finished cells of a plan, in order."""
     names = _measure_names([cell.values[MEASURES] for cell in plan.cells])
-    return [
-        _read(cell, results.of(plan.chains[cell.name][-1]), names)
-        for cell in plan.cells
-        if results.is_done(plan.steps[plan.chains[cell.name][-1]])
-    ]
+    found = []
+    for cell in plan.cells:
+        steps = [plan.steps[key] for key in plan.chains[cell.name]]
+        if results.is_done(steps[-1]):
+            costs = [_cost(results.of(step.key)) for step in steps if step.verb == "encode"]
+            read = _read(cell, results.of(steps[-1].key), names)
+            found.append(replace(read, costs=[each for each in costs if each is not None]))
+    return found
 
 
 def write_log(scored: Sequence[ScoredCell], folder: Path) -> None:
@@ -131,39 +135,43 @@ def _coverage(raw: OpenMapping, log: Path) -> Coverage:
         raise DataError(f"{log} cannot be read ({error}); {_AGAIN}") from None
 
 
-class EncodingCost(NamedTuple):
-    """The cost of the encodings of a row: means over its collections."""
+class Cost(NamedTuple):
+    """The cost of an encoding, or the mean of several."""
 
-    system: tuple[str, ...]
     milliseconds: float  # per document
     memory: float  # the peak, in bytes
     stored: float  # bytes of the arrays on the disk
 
 
-def encoding_costs(
-    plan: Plan, results: ResultsFolder, scored: Sequence[ScoredCell], layout: "TableLayout"
-) -> list[EncodingCost]:
+class EncodingCost(NamedTuple):
+    """The cost of the encodings of a row: means over its collections."""
+
+    system: tuple[str, ...]
+    cost: Cost
+
+
+def mean_cost(costs: Iterable[Cost]) -> Cost:
+    """The mean of costs, at least one."""
+    return Cost(*map(fmean, zip(*costs, strict=True)))
+
+
+def encoding_costs(scored: Sequence[ScoredCell], layout: "TableLayout") -> list[EncodingCost]:
     """The costs of the rows of a table, in their order; rows without an encoding are left out."""
-    found: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
+    found: dict[tuple[str, ...], list[Cost]] = {}
     for each in scored:
-        for key in plan.chains[each.cell.name]:
-            if plan.steps[key].verb == "encode" and (cost := _cost(results.of(key))):
-                found.setdefault(layout.system(each.cell), []).append(cost)
-    return [
-        EncodingCost(system, *map(fmean, zip(*costs, strict=True)))
-        for system, costs in found.items()
-    ]
+        found.setdefault(layout.system(each.cell), []).extend(each.costs)
+    return [EncodingCost(system, mean_cost(costs)) for system, costs in found.items() if costs]
 
 
-def _cost(folder: Path) -> tuple[float, float, float] | None:
-    """Milliseconds per document, peak memory and stored bytes of an encoding; None without its result."""
+def _cost(folder: Path) -> Cost | None:
+    """The cost of an encoding; None without its result."""
     path = folder / RESULT
     if not path.is_file():  # an encoding in shards
         return None
     stored = sum(file.stat().st_size for file in folder.rglob("*.npy"))
     result = read_json(path, dict[str, Any], _AGAIN)
     time, memory = (as_number(result.get(name)) for name in ("ms_per_document", "peak_memory"))
-    return None if time is None or memory is None else (time, memory, stored)
+    return None if time is None or memory is None else Cost(time, memory, stored)
 
 
 WINS = "*"  # marks a value that is significantly higher than every other value of its column
