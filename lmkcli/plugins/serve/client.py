@@ -48,7 +48,7 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
-_MOST_WORDS = 10_000  # the texts in which a server marks words have twice as many characters
+_MARKED = 20_000  # characters of the texts in which a server marks words
 
 
 class Bounds(NamedTuple):
@@ -115,7 +115,7 @@ class _Hits(msgspec.Struct):
     query_cut: bool = False
     meaning: Line = ""
     answered: bool | None = None
-    words: Annotated[list[Line], msgspec.Meta(max_length=_MOST_WORDS)] = []
+    words: list[str] = []
     pairs_cut: Count = 0
 
 
@@ -347,7 +347,9 @@ class RemoteIndex:
         results = self._post([query.text], k, "hits", _HitResults).results
         self._check_number(len(results), 1)
         self._check_complete(results[0].complete)
-        hits = results[0].hits
+        hits, words = results[0].hits, results[0].words
+        if len(words) + sum(map(len, words)) > 2 * _MARKED:  # some are longer in lower case
+            raise self._connection.wrong("words of other texts")
         ranking = self._ranking([hit.id for hit in hits], [hit.score for hit in hits], k)
         self._docs = {
             hit.id: Doc(hit.id, hit.text, hit.title or "") for hit in hits if hit.text is not None
@@ -363,7 +365,7 @@ class RemoteIndex:
                 raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
         self._answered = {query.text: results[0].answered}
-        self._words = {query.text: results[0].words}
+        self._words = {query.text: words}
         self.info = self.info._replace(meaning=results[0].meaning)
         cut = frozenset({query.id} if results[0].query_cut else ())
         return Run({query.id: ranking}, cut=cut, cut_pairs={query.id: results[0].pairs_cut})

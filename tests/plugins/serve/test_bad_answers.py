@@ -236,6 +236,9 @@ def test_good_answers_of_the_test_are_accepted(lmk: Lmk, stranger: Stranger) -> 
     stranger.found = hits(HIT, {**HIT, "id": "b", "passage": PASSAGE, "score": 2.0})
     found = lmk("search", "i", "-q", "x", "--server", stranger.url)
     assert [line.split()[2] for line in found.out.splitlines() if line[:3].strip()] == ["b", "a"]
+    # without spaces, as in Chinese, a word is as long as the texts in which the server marks words
+    stranger.found = http({"results": [{"hits": [HIT], "words": ["長" * 20_000]}]})
+    assert lmk("search", "i", "-q", "長", "--server", stranger.url).out
 
 
 def test_a_stopped_server_is_left_aside(
