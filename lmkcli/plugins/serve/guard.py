@@ -138,37 +138,21 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        status, started = 0, time.monotonic()
-        plain: Message | None = None  # the start of an answer with an error that is not JSON
+        started, answer = time.monotonic(), _CheckedAnswer(send)
         scope[TASK] = asyncio.current_task()
-
-        async def send_checked(message: Message) -> None:
-            nonlocal status, plain
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", []), *_HEADERS]
-                if status >= 400 and not _is_json(message):
-                    plain = message
-                    return
-            if plain is not None:
-                text = message.get("body", b"").decode("utf-8", "replace")
-                start, plain = plain, None
-                message = await _send_error(send, start, text)
-            await send(message)
-
         with self._metrics.running.track_inprogress():
             try:
                 async with asyncio.timeout(self._longest):
-                    await self._answer(scope, receive, send_checked)
+                    await self._answer(scope, receive, answer)
             except TimeoutError:
-                if not status:
-                    await _refuse(send_checked, 503, "the answer took too much time; try again")
+                if not answer.status:
+                    await _refuse(answer, 503, "the answer took too much time; try again")
                 else:  # end the answer
-                    await send({"type": "http.response.body", "body": b""})
+                    await answer({"type": "http.response.body", "body": b""})
             except asyncio.CancelledError:  # the connection is closed, so nobody reads an answer
                 pass
         route = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(route, str(status or "closed")).inc()
+        self._metrics.requests.labels(route, str(answer.status or "closed")).inc()
         self._metrics.seconds.labels(route).observe(time.monotonic() - started)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -232,18 +216,39 @@ def _head_size(scope: Message) -> int:
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
+class _CheckedAnswer:
+    """Sends the answer to one request, with the headers of this server. Errors of libraries become JSON."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.status = send, 0
+        self._error: Message | None = None  # the start of an error that is not JSON …
+        self._text = b""  # … and its body
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of an application; hold back an error that is not JSON until it is complete."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", []), *_HEADERS]
+            if self.status >= 400 and not _is_json(message):
+                self._error = message
+                return None
+        if self._error is None:
+            return await self._send(message)
+        self._text += message.get("body", b"")
+        if message.get("more_body", False):
+            return None
+        text = self._text.decode("utf-8", "replace") or HTTPStatus(self.status).phrase
+        body = error_body(text, "refused")
+        own = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
+        rest = [(name, value) for name, value in self._error["headers"] if name not in own]
+        await self._send({**self._error, "headers": [*rest, *own.items()]})
+        self._error = None
+        return await self._send({"type": "http.response.body", "body": body})
+
+
 def _is_json(start: Message) -> bool:
     kind = dict(start["headers"]).get(b"content-type", b"")
     return bool(kind.partition(b";")[0] == b"application/json")
-
-
-async def _send_error(send: Send, start: Message, text: str) -> Message:
-    """Send the start of an error of a library as JSON, and return the message with its body."""
-    body = error_body(text or HTTPStatus(start["status"]).phrase, "refused")
-    own = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
-    rest = [(name, value) for name, value in start["headers"] if name not in own]
-    await send({**start, "headers": [*rest, *own.items()]})
-    return {"type": "http.response.body", "body": body}
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -1,5 +1,6 @@
 """The REST interface: the same answers as `lmk search`, and 4xx for everything that is wrong."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from lmkcli.data.collection import open_collection
-from lmkcli.plugins.serve.guard import Access
+from lmkcli.plugins.serve.guard import Access, Guard
+from lmkcli.plugins.serve.limits import Limits
+from lmkcli.plugins.serve.metrics import Metrics
 from tests import levels
 from tests.conftest import Lmk
 from tests.plugins.serve.conftest import ROOT, Start
@@ -299,6 +302,37 @@ def test_errors_of_libraries_have_the_same_form(client: Any) -> None:
         assert answer.json()["error"]["message"]
         assert answer.headers["content-length"] == str(len(answer.content))
     assert client.get("/page.css", headers={"range": "bytes=0-3"}).status_code == 206
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_error_in_pieces_has_the_same_form(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """Also one that never ends: it is ended when the time is over."""
+    monkeypatch.setattr("lmkcli.plugins.serve.guard._GRACE", 0)
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": b"not ", "more_body": True})
+        if ends:
+            await send({"type": "http.response.body", "body": b"here"})
+        else:
+            await asyncio.sleep(60)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b""}
+    scope["headers"] = [(b"host", b"127.0.0.1")]
+    limits = Limits(body_seconds=0.1, answer_seconds=0.1)
+    asyncio.run(Guard(app, Access(), limits, Metrics(lambda: 0))(scope, receive, send))
+    start, body = sent
+    message = json.loads(body["body"])["error"]["message"]
+    assert message == ("not here" if ends else "not ")
+    assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
 
 
 def test_strange_queries_are_answered(client: Any) -> None:
