@@ -5,6 +5,7 @@ A field of type `Annotated[..., Flag(...)]` becomes a flag of every command with
 environment variables and the tables of the documentation use the same field.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
@@ -15,7 +16,6 @@ from typing import (
     Literal,
     TypeVar,
     get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -28,6 +28,7 @@ from lmkcli.system.hardware import usable_processors
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 Overflow = Literal["truncate", "error"]
 MOST_WORKERS = 14  # processes that tokenize by default: one GPU needs no more
+_CONSTANT = re.compile(r"(\w+\.)?ClassVar\b")  # an annotation, or its text
 
 
 # Recorded roles. collection, model, artifact, run, file: the value names one. reading: an option for a
@@ -104,7 +105,7 @@ def check_fields(made: type) -> None:
     owners: dict[str, type] = {}
     for group in made.__mro__:
         for name, annotation in vars(group).get("__annotations__", {}).items():
-            if get_origin(annotation) is ClassVar:
+            if _CONSTANT.match(str(annotation)):
                 continue
             other = owners.setdefault(name, group)
             if not issubclass(other, group):
