@@ -16,7 +16,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lmkcli.plugins.serve.guard import TASK, error_body
-from lmkcli.plugins.serve.limits import Limits
+from lmkcli.plugins.serve.limits import HEAD_BYTES, Limits
 
 _SMALL = 1 << 14  # bytes; connections that hold less are not closed to free memory
 
@@ -101,8 +101,8 @@ class ClientConnection(H11Protocol):
         self._update(Awaited.HEAD)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request."""
-        self._close(400, "this is no HTTP request")
+        """Refuse a malformed request, or one whose head is too long."""
+        self._close(400, f"this is no HTTP request, or its head has more than {HEAD_BYTES:,} bytes")
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

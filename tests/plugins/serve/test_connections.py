@@ -277,6 +277,12 @@ def test_a_malformed_request_gets_an_error_as_json(before: bytes, sent: bytes) -
         assert server.table.held == 0
 
 
+def test_a_long_head_is_named() -> None:
+    with running() as server, server.connect() as client:
+        client.sendall(GET[:-2] + b"x: " + b"a" * 66_000)
+        assert b"its head has more than 65,536 bytes" in whole(client)
+
+
 def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmkcli.plugins.serve import limits
 
