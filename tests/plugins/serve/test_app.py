@@ -322,7 +322,7 @@ def test_an_error_in_pieces_has_the_same_form(monkeypatch: pytest.MonkeyPatch, e
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b""}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b""}
