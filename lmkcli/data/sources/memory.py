@@ -300,7 +300,9 @@ def _in_python(error: DataError) -> DataError:
 def _read(value: Any) -> Any:
     """A table of Arrow, or a sequence of records. Raises UsageError for other objects."""
     if hasattr(value, "to_frame"):  # one column of pandas or polars
-        value = value.to_frame("text")
+        if hasattr(value, "to_series"):  # an index of pandas: else its texts become the ids, too
+            value = value.to_series(range(len(value)))
+        value = value.to_frame(name="text")
     if hasattr(value, "__arrow_c_stream__"):
         return _of_arrow(value)
     if isinstance(value, Mapping):

@@ -175,6 +175,7 @@ def test_another_process_gets_the_rows_with_the_operation(kind: str, tmp_path: P
 def test_one_column_is_a_collection_of_texts() -> None:
     for values in (
         pd.Series(["tea", "bread"], index=["a", "b"], name="body"),
+        pd.Index(["tea", "bread"]),
         pl.Series(["tea", "bread"]),
     ):
         docs = list(lmkcli.open_collection(values).docs())
