@@ -274,6 +274,9 @@ def test_a_saved_dataset_is_no_folder_of_documents(
         open_collection(f"./{name}" if ":" not in name else name).docs()
     command = str(error.value).partition("give that file: ")[2]
     exec(shlex.split(command)[-1], {})
+    Path(name.rpartition(":")[2], "README.md").write_text("about the rows")
+    chosen = open_collection(f"folder:{name.rpartition(':')[2]},glob=*.md")
+    assert [doc.text for doc in chosen.docs()] == ["about the rows"]
     assert [doc.id for doc in open_collection("docs.parquet").docs()] == ["a", "b"]
 
 

@@ -155,6 +155,18 @@ def test_a_source_that_cannot_move_is_read_here(tmp_path: Path) -> None:
     assert [doc.doc.text for batch in stream.batches for doc in batch] == texts
 
 
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "{}/link.jsonl"])
+def test_an_open_file_of_this_process_is_read_here(corpus: Path, tmp_path: Path, name: str) -> None:
+    """Another process has other files under the same numbers; its standard input is a pipe of lmk."""
+    with open(corpus) as file:
+        path = name.format(file.fileno() if "fd" in name else tmp_path)
+        (tmp_path / "link.jsonl").symlink_to(f"/dev/fd/{file.fileno()}")
+        source = open_collection(f"{path},format=jsonl,unreadable=skip")
+        assert source.file_stats()
+        assert not source.can_move()
+        assert len(list(source.docs())) == COUNT
+
+
 def tokens_of(texts: list[str]) -> list[token_stream.TextTokens]:
     none = np.zeros(0, np.int32)
     return [token_stream.TextTokens(none, none.reshape(0, 2), none, None) for _ in texts]
