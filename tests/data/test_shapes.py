@@ -254,6 +254,13 @@ def test_a_line_above_a_table_names_its_delimiter(tmp_path: Path, delimiter: str
         list(open_collection(str(file)).docs())
 
 
+def test_that_line_is_above_a_table_without_a_header_too(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("sep=;\n1;tea, hot, green\n2;bread\n")
+    docs = list(open_collection(f"{file},columns=id+text").docs())
+    assert docs == [Doc("1", "tea, hot, green"), Doc("2", "bread")]
+
+
 def test_an_array_of_texts_needs_ids(tmp_path: Path) -> None:
     file = tmp_path / "texts.json"
     file.write_text('["green tea", "bread"]')
