@@ -10,14 +10,20 @@ LmkError                3  bad input or data, and the base of all errors of lmk
 └── Stopped            75  stopped early; all written files are complete; run the same command again
 """
 
+import copyreg
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LmkError(Exception):
     """The base of all errors that lmk raises on purpose; the message states the fix."""
 
     exit_code = 3
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message: a subclass makes it of other arguments, which it does not keep."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
     def _render_traceback_(self) -> list[str]:
         """The lines that a notebook shows: the message, without the frames inside lmk."""

@@ -426,7 +426,9 @@ def divided(spelling: str) -> list[str]:
     parts = spelling.split(",")
     for number in range(len(parts), 1, -1):
         path = ",".join(parts[:number])
-        if any(os.path.exists(os.path.expanduser(p)) for p in (path, path.partition(":")[2]) if p):
+        source, _, rest = path.partition(":")
+        without_source = rest if "," not in source else ""  # else of an option: from=mini:test
+        if any(os.path.exists(os.path.expanduser(p)) for p in (path, without_source) if p):
             parts = [path, *parts[number:]]
             break
     found = parts[:1]

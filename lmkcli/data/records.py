@@ -561,7 +561,7 @@ class CsvRecords(Records):
         """
         first = next(lines, "")
         declared = _DECLARED.fullmatch(first.strip("\r\n"))
-        if declared and not self._given.names:
+        if declared:
             return next(lines, ""), self._given.delimiter or declared[1], 1
         return first, self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count), 0
 

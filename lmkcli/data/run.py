@@ -8,6 +8,7 @@ white space, which only a file can have, is escaped in the lines of a run and no
 import gzip
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -139,7 +140,7 @@ def is_run(file: Path) -> bool:
     if is_artifact(file):
         return True
     with (
-        suppress(OSError, EOFError),
+        suppress(OSError, EOFError, zlib.error),  # a damaged file is no run
         (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened,
     ):
         words = opened.readline(_LONGEST_LINE).split()

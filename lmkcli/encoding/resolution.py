@@ -267,9 +267,6 @@ def resolve(
             "positions; for another length, use --max-length"
         )
     by_name = folder.revision or options.model in OWN_NAMES
-    prompt = _first(options.doc_prompt, folder.doc_prompt)
-    # One prompt stands before all chunks of an input, and belongs to none (ConTEB, §4.1, App. B.1).
-    several = unit == "chunk" and window != EACH_CHUNK and pooler.marked == "every"
     doc = EncoderConfig(
         # a path that finds the model from every directory
         model=options.model if by_name else os.path.abspath(os.path.expanduser(options.model)),
@@ -277,7 +274,7 @@ def resolve(
         weights=folder.weights_digest,
         tokenizer=folder.tokenizer_digest,
         trust_remote_code=options.trust_remote_code,
-        prompt=prompt,
+        prompt=_first(options.doc_prompt, folder.doc_prompt),
         max_length=lengths.doc,
         pool=pool,
         pool_package=pooler_package(pool),
@@ -288,7 +285,6 @@ def resolve(
         context=context,
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
-        prompt_apart=several and bool(prompt) and folder.word_weights is None,
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
@@ -301,7 +297,6 @@ def resolve(
     query = replace(  # the same model and pooler read a query as a whole
         doc,
         prompt=_first(options.query_prompt, folder.query_prompt),
-        prompt_apart=False,
         max_length=lengths.query,
         gran=doc.gran if pooler.chunked else WHOLE_TEXT,
         unit="token" if doc.unit == "token" else "doc",
@@ -311,6 +306,7 @@ def resolve(
         settings=representation.settings(options, query=True),
         static=representation.has_table(folder),
     )
+    doc = replace(doc, prompt_apart=is_prompt_apart(doc, folder))
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
         late = folder.late
         doc = replace(doc, prefix_token=late.doc_prefix_id)
@@ -325,6 +321,16 @@ def resolve(
     if folder.queries is not None:
         query = resolve(options, offline, folder.queries).recipe.query
     return ResolvedRecipe(Recipe(doc, query), folder, notes)
+
+
+def is_prompt_apart(side: EncoderConfig, folder: ModelFolder) -> bool:
+    """Return whether the prompt of a side belongs to no vector.
+
+    One prompt stands before all chunks of an input, and belongs to none (ConTEB, §4.1, App. B.1).
+    """
+    several = side.unit == "chunk" and side.window != EACH_CHUNK
+    marks_states = open_pooler(side.pool).marked == "every" and folder.word_weights is None
+    return several and marks_states and bool(side.prompt)
 
 
 def _check_vectors(folder: ModelFolder) -> None:

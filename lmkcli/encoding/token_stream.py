@@ -103,7 +103,10 @@ class _Step(NamedTuple):
 
 
 def _characters(step: _Step) -> int:
-    return sum(len(doc.text) for doc in step.block.docs)
+    """The characters of a block, or its tokens if there are more: a tokens folder may have no texts."""
+    docs = step.block.docs
+    characters = sum(len(doc.text) + len(doc.title) for doc in docs)
+    return max(characters, len(step.block.tokens.ids)) + 64 * len(docs)
 
 
 @dataclass(frozen=True)

@@ -210,9 +210,14 @@ class Tokens:
         hashes = table.hashes()[rows.start : rows.stop]
         docs = islice(table.docs(), rows.start, rows.stop)
         first = 0
-        for batch in batched(docs, lambda doc: len(doc.text) + 64, BATCH_CHARACTERS):
+        pairs = zip(docs, tokens.lengths.tolist(), strict=True)
+        # without stored texts, the tokens bound a block
+        for batch in batched(
+            pairs, lambda each: max(len(each[0].text), each[1]) + 64, BATCH_CHARACTERS
+        ):
             stop = first + len(batch)
-            yield DocBlock(batch, hashes[first:stop], tokens.rows(first, stop))
+            block = tokens.rows(first, stop)
+            yield DocBlock([doc for doc, _ in batch], hashes[first:stop], block)
             first = stop
 
     def _part(self, piece: parts.PartSlice) -> Path:

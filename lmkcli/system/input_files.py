@@ -28,6 +28,7 @@ MAX_RECORD_LINE = (
 )  # in a line of a collection or a log, which can contain a whole document
 MAX_FILE = 256 << 20  # bytes of a file that is read at once, such as a manifest
 _BLOCK = 1 << 20  # bytes
+_MOST_LINKS = 40  # that Linux follows
 _EMPTY = 2  # characters or bytes of an empty line, at most
 _MOST_EMPTY = 1_000_000  # empty lines in a row
 # levels of JSON: functions that visit its values take several frames of the stack for each
@@ -74,6 +75,20 @@ def not_a_file(path: Path) -> str:
     kinds = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
     kind = next((kind for is_kind, kind in kinds if is_kind(mode)), "device")
     return f"a {kind}; name a file instead"
+
+
+def is_descriptor(path: str | Path) -> bool:
+    """Whether a path names a file that this process has open, such as /dev/stdin, directly or by links."""
+    place = os.path.expanduser(path)
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(os.path.dirname(os.path.abspath(place)))
+        if folder == "/dev/fd" or folder.startswith("/proc/"):
+            return True
+        place = os.path.join(folder, os.path.basename(place))
+        if not os.path.islink(place):
+            return False
+        place = os.path.join(folder, os.readlink(place))
+    return False
 
 
 def check_not_pointer(start: bytes | bytearray, path: Path) -> None:

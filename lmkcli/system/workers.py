@@ -5,11 +5,13 @@ its result travel as pickles through pipes between this process and its own chil
 """
 
 import fcntl
+import logging
 import os
 import pickle
 import queue
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import repeat
@@ -115,6 +117,7 @@ class _Process:
         for pipe in (self._items, self._results):
             with suppress(OSError, AttributeError):  # not on every system
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.send(pickle.dumps(_library_output()))
         self.send(work)
 
     def send(self, item: bytes) -> None:
@@ -153,6 +156,13 @@ class _Process:
         self._results.close()
         with suppress(BrokenPipeError):  # of what it did not read
             self._items.close()
+
+
+def _library_output() -> tuple[Any, ...]:
+    """The level below which this process logs nothing; and the form of logs and warnings, if it is lmk's."""
+    shown = (logging.getLogRecordFactory(), warnings.formatwarning)
+    own = all(each.__module__.startswith("lmkcli.") for each in shown)
+    return (logging.root.manager.disable, *(shown if own else ()))
 
 
 def send(pipe: IO[bytes], message: bytes) -> None:
@@ -199,12 +209,20 @@ def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def main() -> None:
-    """Apply the function in the first message to the items in all others."""
+    """Apply the function in the second message to the items in all later ones.
+
+    The first message says how libraries print.
+    """
     items, results = own_pipes()
-    first = receive(items)
-    if first is None:
+    printing, packed = receive(items), receive(items)
+    if printing is None or packed is None:
         return
-    work = pickle.loads(first)
+    level, *shown = pickle.loads(printing)
+    logging.disable(level)
+    if shown:
+        record, warnings.formatwarning = shown
+        logging.setLogRecordFactory(record)
+    work = pickle.loads(packed)
     with suppress(BrokenPipeError):
         while (message := receive(items)) is not None:
             send(results, _outcome(work, pickle.loads(message)))

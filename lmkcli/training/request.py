@@ -255,7 +255,7 @@ def published_model(resolved: ResolvedRecipe) -> ResolvedRecipe:
     if doc.by_chunk:  # the command that encodes texts selects the unit and the chunks
         unit = "token" if doc.unit == "token" else "doc"
         gran = doc.gran if open_pooler(doc.pool).chunked else WHOLE_TEXT
-        doc = replace(doc, unit=unit, gran=gran, window=FULL)
+        doc = replace(doc, unit=unit, gran=gran, window=FULL, prompt_apart=False)
     # training with one pooler moves the weights away from the others
     folder = replace(resolved.folder, trained_poolers=())
     return resolved._replace(recipe=Recipe(doc, query), folder=folder)

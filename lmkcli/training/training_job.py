@@ -14,7 +14,12 @@ from torch import Tensor, nn
 
 from lmkcli.artifact.kinds import ModelIdentity
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe, lacks_weights, representation_of
+from lmkcli.encoding.resolution import (
+    ResolvedRecipe,
+    is_prompt_apart,
+    lacks_weights,
+    representation_of,
+)
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -236,6 +241,7 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
                 "--max-length"
             )
         config = replace(config, prompt=prompt, max_length=length or config.max_length)
+        config = replace(config, prompt_apart=is_prompt_apart(config, folder))
         return TrainingSide.of(config, open_tokenizer(folder, config), job.grans)
 
     if source.window and recipe.doc.unit != "doc":

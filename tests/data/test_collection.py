@@ -15,6 +15,7 @@ from lmkcli.data.collection import (
     Shard,
     check_id,
     check_options,
+    divided,
     doc_hash,
     map_id,
     open_collection,
@@ -96,6 +97,12 @@ def test_a_path_may_contain_a_comma_or_a_colon(folder: Path) -> None:
     for name in ("a,b=c.jsonl", "a:b.jsonl"):
         (folder / name).write_text('{"id": "1", "text": "t"}\n')
         assert list(open_collection(name).docs()) == [Doc("1", "t")]
+
+
+def test_a_folder_with_the_name_of_a_split_changes_no_option(folder: Path) -> None:
+    (folder / "test").mkdir()
+    parts = ["haystack", "from=data/mini:test", "docs=3"]
+    assert divided(",".join(parts)) == parts
 
 
 def test_bad_options_are_usage_errors(folder: Path) -> None:

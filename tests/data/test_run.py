@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmkcli.data.run import Ranking, Run, ranked, read_run, write_run
+from lmkcli.data.run import Ranking, Run, is_run, ranked, read_run, write_run
 from lmkcli.errors import DataError
 
 words = st.text(
@@ -177,6 +177,16 @@ def test_the_same_document_for_two_queries_is_fine(tmp_path: Path) -> None:
     path = tmp_path / "r.trec"
     path.write_text(GOOD + GOOD.replace("1 Q0", "2 Q0"))
     assert list(read_run(path).rankings) == ["1", "2"]
+
+
+def test_a_damaged_file_is_no_run(tmp_path: Path) -> None:
+    run = tmp_path / "run.gz"
+    run.write_bytes(gzip.compress(GOOD.encode()))
+    assert is_run(run)
+    whole = run.read_bytes()
+    for damaged in (whole[:12], whole[:10] + b"\xff" * 20, b"", whole[:4]):
+        run.write_bytes(damaged)
+        assert not is_run(run)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -254,6 +254,13 @@ def test_a_line_above_a_table_names_its_delimiter(tmp_path: Path, delimiter: str
         list(open_collection(str(file)).docs())
 
 
+def test_that_line_is_above_a_table_without_a_header_too(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("sep=;\n1;tea, hot, green\n2;bread\n")
+    docs = list(open_collection(f"{file},columns=id+text").docs())
+    assert docs == [Doc("1", "tea, hot, green"), Doc("2", "bread")]
+
+
 def test_an_array_of_texts_needs_ids(tmp_path: Path) -> None:
     file = tmp_path / "texts.json"
     file.write_text('["green tea", "bread"]')
@@ -274,6 +281,9 @@ def test_a_saved_dataset_is_no_folder_of_documents(
         open_collection(f"./{name}" if ":" not in name else name).docs()
     command = str(error.value).partition("give that file: ")[2]
     exec(shlex.split(command)[-1], {})
+    Path(name.rpartition(":")[2], "README.md").write_text("about the rows")
+    chosen = open_collection(f"folder:{name.rpartition(':')[2]},glob=*.md")
+    assert [doc.text for doc in chosen.docs()] == ["about the rows"]
     assert [doc.id for doc in open_collection("docs.parquet").docs()] == ["a", "b"]
 
 

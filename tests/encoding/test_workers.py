@@ -133,6 +133,28 @@ def test_a_copy_of_a_source_reads_the_same(beir: Path, tmp_path: Path) -> None:
     assert moved == 6
 
 
+@pytest.mark.parametrize("kind", ["tokens", "titles", "empty"])
+def test_blocks_of_documents_without_texts_are_bounded(
+    lmk: Lmk, tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A tokens folder may have no texts, and a document only a title, or nothing."""
+    monkeypatch.setattr(token_stream, "MOVED_CHARACTERS", 20_000)
+    monkeypatch.setattr(token_stream.tokens, "BATCH_CHARACTERS", 500)
+    words = {"tokens": {"text": "wing flow " * 9}, "titles": {"title": "wing " * 9}, "empty": {}}
+    rows = [{"_id": f"d{i}", "text": ""} | words[kind] for i in range(COUNT)]
+    path = tmp_path / "docs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    source: Any = open_collection(path)
+    if kind == "tokens":
+        folder = tmp_path / "tokens"
+        lmk("tokenize", path, "-m", tiny_model("bert"), "--no-store-text", "-o", folder)
+        source = token_stream.Tokens(folder)
+    reading = token_stream._Reading(source, tokens_of, token_stream.Shard(0, 1), 0, 0)
+    steps = [step for step in reading.moved() if isinstance(step, token_stream._Step)]
+    assert sum(len(step.block) for step in steps) == COUNT
+    assert max(len(step.block) for step in steps) < COUNT / 2
+
+
 def test_a_source_that_cannot_move_is_read_here(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(9)]
     held = open_collection(iter(texts))
@@ -153,6 +175,18 @@ def test_a_source_that_cannot_move_is_read_here(tmp_path: Path) -> None:
 
     stream = token_stream.token_stream(Connected(), tokens_of, token_stream.Shard(0, 1), 0, 1)
     assert [doc.doc.text for batch in stream.batches for doc in batch] == texts
+
+
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "{}/link.jsonl"])
+def test_an_open_file_of_this_process_is_read_here(corpus: Path, tmp_path: Path, name: str) -> None:
+    """Another process has other files under the same numbers; its standard input is a pipe of lmk."""
+    with open(corpus) as file:
+        path = name.format(file.fileno() if "fd" in name else tmp_path)
+        (tmp_path / "link.jsonl").symlink_to(f"/dev/fd/{file.fileno()}")
+        source = open_collection(f"{path},format=jsonl,unreadable=skip")
+        assert source.file_stats()
+        assert not source.can_move()
+        assert len(list(source.docs())) == COUNT
 
 
 def tokens_of(texts: list[str]) -> list[token_stream.TextTokens]:

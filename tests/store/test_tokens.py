@@ -223,6 +223,16 @@ class Listed(Collection):
     def qrels(self) -> Any: ...
 
 
+def test_blocks_without_texts_are_bounded_by_their_tokens(
+    tmp_path: Path, part_bytes: Callable[[int], None]
+) -> None:
+    """Another process may send them, and no document ends a block by its text."""
+    part_bytes(1 << 20)
+    docs = [Doc(f"d{number}", "a " * 150) for number in range(6)]
+    found = written(tmp_path / "t", docs, text=False)
+    assert [len(block) for block in found.rows(0, 6)] == [1] * 6
+
+
 def test_finished_documents_are_skipped_and_batches_are_bounded() -> None:
     batches = list(token_stream(Listed(), WORDS, WHOLE, 13).batches)
     assert [row.doc for batch in batches for row in batch] == DOCS[13:]

@@ -1,17 +1,21 @@
 """Processes that work for this one: order, errors, and their end."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lmkcli.errors import DataError, Stopped, UsageError
+from lmkcli.cli.library_output import escape_control_characters
+from lmkcli.errors import DataError, LmkError, MissingExtra, Stopped, UnknownName, UsageError
+from lmkcli.store.part_writer import DuplicateId
 from lmkcli.system.workers import in_order
 
 
@@ -26,6 +30,22 @@ def refused(number: int) -> int:
     if number == 3:
         raise UsageError("three")
     return number
+
+
+def unusual(number: int) -> int:
+    if number == 1:
+        raise MissingExtra("fancy", "extra", "this file")
+    if number == 2:
+        raise UnknownName("kind", "nam", ["name"])
+    if number == 3:
+        raise DuplicateId("d7 occurs twice", "d7")
+    return number
+
+
+def logging_process(number: int) -> int:
+    """The level below which this process logs nothing."""
+    logging.getLogger("a.library").error("evil\x1b[2Jname\x07")
+    return logging.root.manager.disable
 
 
 def killed(number: int) -> int:
@@ -87,6 +107,41 @@ def test_an_error_comes_after_the_results_before_it() -> None:
     assert [next(made) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UsageError, match="three"):
         next(made)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_error_of_lmk_keeps_its_class_and_message(number: int) -> None:
+    with pytest.raises(LmkError) as here:
+        unusual(number)
+    with pytest.raises(LmkError) as there:
+        list(in_order(unusual, [number], 1))
+    assert type(there.value) is type(here.value)
+    assert str(there.value) == str(here.value)
+    assert vars(there.value) == vars(here.value)
+
+
+def test_libraries_log_as_in_this_process(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = logging.getLogRecordFactory()
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    escape_control_characters()
+    try:
+        _check_logs(capfd)
+    finally:
+        logging.setLogRecordFactory(factory)
+
+
+def _check_logs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert list(in_order(logging_process, [1], 1)) == [logging.root.manager.disable]
+    assert "evil\\u001b[2Jname\\u0007" in capfd.readouterr().err
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        assert list(in_order(logging_process, [1], 1)) == [logging.CRITICAL]
+    finally:
+        logging.disable(before)
+    assert not capfd.readouterr().err
 
 
 def test_an_error_of_the_items_comes_after_the_results_before_it() -> None:

@@ -13,7 +13,7 @@ from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.values import Granularities, Window
-from lmkcli.training import training_job
+from lmkcli.training import request, training_job
 from lmkcli.training.data.batches import TrainBatch
 from lmkcli.training.loop import training_run as execution
 from lmkcli.training.loop.training_run import Start
@@ -72,6 +72,21 @@ def test_with_window_chunk_each_chunk_is_an_input(
     assert (declared.unit, declared.window, declared.gran) == ("doc", "full", "")
     with pytest.raises(UsageError, match=r"--window chunk .*--unit chunk --gran given"):
         job(chunked, model, "infonce", unit="doc", window="chunk")
+
+
+def test_the_prompt_of_a_source_belongs_to_no_chunk(chunked: Path, tiny_model: Models) -> None:
+    """As in the vectors of a recipe with this prompt (ConTEB, App. B.1)."""
+    model = tiny_model("bert")
+    declared = job(chunked, model, "infonce", unit="chunk", doc_prompt="passage: ")
+    recipe = RecipeOptions(
+        model=str(model), pool="mean", gran=Granularities("given"), unit="chunk"
+    )  # without a prompt
+    of_source = training_job.plan([f"{chunked},doc_prompt=passage: "], recipe, declared.settings)
+    (one, *_), (other, *_) = (batch(each).passages.inputs for each in (declared, of_source))
+    assert one.ids.tolist() == other.ids.tolist()
+    assert one.marks.tolist() == other.marks.tolist()
+    published = request.published_model(declared.resolved).recipe.doc
+    assert (published.unit, published.prompt_apart) == ("doc", False)
 
 
 @pytest.mark.parametrize("window", ["", "chunk"])

@@ -50,7 +50,7 @@ from lmkcli.data.records import (
     open_records,
 )
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.system.input_files import not_a_file
+from lmkcli.system.input_files import is_descriptor, not_a_file
 from lmkcli.text.formatting import counted, shell_line
 
 COLUMNS = ("id", "title", "text", "fields")  # options that name columns
@@ -512,7 +512,8 @@ class FileCollection(Collection):
         return self._file_stats
 
     def can_move(self) -> bool:
-        return bool(self._file_stats)  # pipes have none
+        # pipes have no stats; a descriptor, such as /dev/stdin, is another file in another process
+        return bool(self._file_stats) and not is_descriptor(self._paths["docs"])
 
     def notes(self) -> list[str]:
         return self._notes

@@ -132,9 +132,12 @@ class IrdsCollection(Collection):
         return open_collection, (f"irds:{self.name}",)
 
     def can_move(self) -> bool:
-        """Whether ir_datasets has facts about it; a dataset that a program registers has none."""
+        """Whether it is a dataset of ir_datasets itself; one that a program registers is in no other process.
+
+        The program's may consist of a dataset of ir_datasets, and has its facts and its id.
+        """
         facts = getattr(self._dataset, "docs_metadata", dict)
-        return bool(facts())
+        return bool(facts()) and self._dataset.dataset_id() == self._id
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if not self._dataset.has_docs():

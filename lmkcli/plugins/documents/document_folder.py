@@ -91,7 +91,8 @@ def open_folder(name: str, options: dict[str, str]) -> "FolderCollection":
     if root.is_file():
         tree: FileTree = ZipTree(root) if root.suffix.lower() == ZIP else OneFile(root)
     elif root.is_dir():
-        check_no_dataset(root)
+        if "glob" not in options:
+            check_no_dataset(root)
         tree = DiskTree(root)
     else:
         raise DataError(f"{name}: {not_a_file(root) or 'no such folder'}")

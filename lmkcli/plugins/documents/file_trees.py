@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -248,9 +249,7 @@ class _Walk:
         self._root, self._real_root = root, Path(os.path.realpath(root))
         self._selected = selected
         self._ignoring = not globs
-        # the number of folders above a file that a glob matches
-        self._deepest = max((glob.count("/") for glob in globs), default=0)
-        self._everywhere = not globs or any("**" in glob.split("/") for glob in globs)
+        self._globs = [glob.split("/") for glob in globs]
         self._links: list[str] = []
         self._seen: set[str] = set()  # real paths of files and folders
         self.listing = Listing()
@@ -290,7 +289,7 @@ class _Walk:
 
     def _reaches(self, folder: str) -> bool:
         """Whether a folder may contain selected files."""
-        return self._everywhere or folder.count("/") < self._deepest
+        return self._ignoring or any(_is_above(folder.split("/"), glob) for glob in self._globs)
 
     def _ignore_reason(self, path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> str:
         if not self._ignoring:
@@ -354,6 +353,16 @@ def _unreadable_reason(place: Path, path: str) -> str:
     if not os.access(place, os.R_OK):
         return "cannot be opened (Permission denied)"
     return ""
+
+
+def _is_above(folder: Sequence[str], glob: Sequence[str]) -> bool:
+    """Whether a folder may contain paths that match a glob, both divided at '/'."""
+    for name, pattern in zip(folder, glob, strict=False):
+        if pattern == "**":
+            return True
+        if not fnmatchcase(name, pattern):
+            return False
+    return len(folder) < len(glob)
 
 
 class FileTree(ABC):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ir_datasets
 import pytest
 from ir_datasets.datasets.base import Dataset
 from ir_datasets.datasets.beir import BeirDocs, BeirQrels, BeirQueries, BeirTitleDoc
@@ -205,6 +206,14 @@ def test_datasets_without_documents_queries_or_qrels() -> None:
         list(open_irds("msmarco-passage", {}).qrels())
     with pytest.raises(DataError, match="no queries; a longer id"):
         list(open_irds("msmarco-passage", {}).queries())
+
+
+def test_only_datasets_that_every_process_knows_can_move() -> None:
+    cranfield = ir_datasets.load("cranfield")
+    assert IrdsCollection("cranfield", cranfield, Fields()).can_move()
+    own = Dataset(cranfield)  # a program may add queries, and register it under a name
+    assert not IrdsCollection("mine", own, Fields()).can_move()
+    assert not IrdsCollection("other", Dataset(Given()), Fields()).can_move()
 
 
 def test_unknown_ids_list_only_similar_ids() -> None:

@@ -156,6 +156,20 @@ def test_a_glob_lists_only_what_it_can_match(notes: Path, tmp_path: Path) -> Non
     (notes / "deep/closed").chmod(0o700)
 
 
+def test_folders_that_a_glob_cannot_match_are_not_entered(tmp_path: Path) -> None:
+    """A link out of the folder, and the own name of a linked folder, are not what the glob names."""
+    (tmp_path / "docs/real/deep").mkdir(parents=True)
+    (tmp_path / "docs/x").mkdir()
+    (tmp_path / "docs/real/deep/a.md").write_text("a")
+    (tmp_path / "docs/x/b.md").write_text("b")
+    (tmp_path / "docs/x/link").symlink_to("../real/deep")
+    (tmp_path / "docs/out").symlink_to(tmp_path)
+    for glob, ids in (("x/*.md", ["x/b.md"]), ("x/link/*.md", ["x/link/a.md"])):
+        opened = open_collection(f"folder:{tmp_path}/docs,glob={glob}")
+        assert [doc.id for doc in opened.docs()] == ids
+        assert not opened.skipped_files()
+
+
 def test_a_glob_without_matches_lists_the_suffixes(notes: Path) -> None:
     with pytest.raises(DataError, match=r"contains 2 \.txt, 1 \.md"):
         docs(f"folder:{notes},glob=*.rst")
