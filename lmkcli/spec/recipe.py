@@ -43,7 +43,7 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
-PoolerSetting: TypeAlias = bool | Number | float | str
+PoolerSetting: TypeAlias = bool | Annotated[int, int_range(-(1 << 31), 1 << 31)] | float | str
 _RECORDED_IF_USED: tuple[tuple[str, Any], ...] = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
     *(("settings", {}), ("static", False), ("keep_space", False), ("prompt_apart", False)),

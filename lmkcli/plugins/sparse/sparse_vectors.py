@@ -148,8 +148,8 @@ class SparseRows(NamedTuple):
 
     def finished(self, side: EncoderConfig) -> "SparseRows":
         """Return the vectors as one side of a recipe wants them: with few terms, and perhaps of length 1."""
-        most = side.settings.get("top_terms")
-        pruned = self.pruned(int(most)) if most else self
+        most = int(side.settings.get("top_terms", 0))
+        pruned = self.pruned(most) if most > 0 else self
         return pruned.normalized() if side.normalize else pruned
 
     def fault(self) -> str:
