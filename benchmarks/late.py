@@ -46,7 +46,7 @@ from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.vectors.exact_scoring import DENSE_SCORING
 from lmkcli.retrieval.vectors.vector_index import VectorIndex, open_query_encoder
 from lmkcli.spec.values import WHOLE, Muvera
-from lmkcli.store.doctable import DocRow
+from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.ragged import cut, ranges
 from lmkcli.vectors.codec import open_codec
@@ -269,9 +269,12 @@ def write_blocks(
     first = 0
     for block in blocks:
         ids = [str(first + number) for number in range(len(block.counts))]
-        docs = [DocRow(Doc(i, "", i), doc_hash(Doc(i, "", i)), LENGTH, 0, LENGTH) for i in ids]
+        docs = [Doc(each, "", each) for each in ids]
+        lengths = np.full(len(docs), LENGTH)
+        counts = {"tokens": lengths, "vectors": lengths}
+        rows = DocRows(docs, [doc_hash(doc) for doc in docs], counts)
         for store, writer in writers.items():
-            writer.append(docs, open_codec(store).coded(block, writer.array_rows))
+            writer.append(rows, open_codec(store).coded(block, writer.array_rows))
         memory = InMemory(block)
         hits = DENSE_SCORING.search(memory, SETTINGS).search(queries, DEPTH)
         for query in range(count):
