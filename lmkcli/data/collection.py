@@ -261,6 +261,10 @@ class PartOfCollection(Collection):
         """The files of the collection; see `Collection.file_stats`."""
         return self._whole.file_stats()
 
+    def can_move(self) -> bool:
+        """Whether another process can read the documents of the whole collection."""
+        return self._whole.can_move()
+
     def skipped_files(self) -> dict[str, str]:
         """The skipped files of the collection."""
         return self._whole.skipped_files()
@@ -333,10 +337,6 @@ class SubsetCollection(PartOfCollection):
 
         total = len(self._ids) if shard == WHOLE else None
         return CountedDocs(chosen, total)
-
-    def can_move(self) -> bool:
-        """Whether another process can read the documents of the whole collection."""
-        return self._whole.can_move()
 
     def qrels(self) -> Iterator[Qrel]:
         """The judgements of documents in the subset, and of their chunks ('d7#2')."""

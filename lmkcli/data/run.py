@@ -360,10 +360,6 @@ class RunSubset(PartOfCollection):
         """The documents of the shard that occur in the run."""
         return _SelectedDocs(self._whole.docs(shard), self.ids)
 
-    def can_move(self) -> bool:
-        """Whether another process can read the documents of the whole collection."""
-        return self._whole.can_move()
-
 
 class _SelectedDocs(DocStream):
     def __init__(self, docs: DocStream, ids: frozenset[str]) -> None:
