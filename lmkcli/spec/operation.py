@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
-from inspect import Signature
+from inspect import Signature, get_annotations
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -69,7 +69,7 @@ class Operation(Settings, Generic[Result]):
             cls.__doc__ = _Docstring(written)  # type: ignore[assignment]
         cls.__repr__ = Operation.__repr__  # type: ignore[method-assign]  # else that of dataclass
         methods = {name for name, value in vars(Operation).items() if callable(value)}
-        if taken := sorted(methods & {*vars(cls).get("__annotations__", {})}):
+        if taken := sorted(methods & {*get_annotations(cls)}):
             raise TypeError(
                 f"{cls.__name__}: '{taken[0]}' is a method of operations; rename the field"
             )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from functools import cache
+from inspect import get_annotations
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -104,9 +105,7 @@ def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
     """Each field with its annotation and the class that declares it, which determines its help panel."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        owners = (
-            each for each in kind.__mro__ if field.name in vars(each).get("__annotations__", {})
-        )
+        owners = (each for each in kind.__mro__ if field.name in get_annotations(each))
         *_, first = owners
         yield field, hints[field.name], first
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
+from inspect import get_annotations
 from typing import (
     Annotated,
     Any,
@@ -104,7 +105,7 @@ def check_fields(made: type) -> None:
     """
     owners: dict[str, type] = {}
     for group in made.__mro__:
-        for name, annotation in vars(group).get("__annotations__", {}).items():
+        for name, annotation in get_annotations(group).items():
             if _CONSTANT.match(str(annotation)):
                 continue
             other = owners.setdefault(name, group)

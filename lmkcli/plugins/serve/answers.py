@@ -15,7 +15,7 @@ from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.serve import schema
 from lmkcli.plugins.serve.batching import Busy
 from lmkcli.plugins.serve.indexes import SearchPlan
-from lmkcli.plugins.serve.limits import MAX_HITS
+from lmkcli.plugins.serve.limits import MAX_HITS, MAX_MARKED
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.plugins.serve.work import (
     BadRequest,
@@ -40,7 +40,6 @@ LARGE_HITS = 320
 # the words of a question reads all of them, and the event loop must not wait for that: it serves all clients.
 LARGE_CHARACTERS = 50_000
 MAX_PAUSE = 0.1  # seconds between two results of such an answer
-MARKED = 20_000  # characters of the texts of a query in which its words are marked
 
 
 class NotFound(Exception):
@@ -227,8 +226,8 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _first(texts: Sequence[str]) -> list[str]:
-    """The first MARKED characters of texts, if they have more."""
-    shown, left = [], MARKED
+    """The first MAX_MARKED characters of texts, if they have more."""
+    shown, left = [], MAX_MARKED
     for text in texts:
         shown.append(text[:left])
         left -= len(text)

@@ -32,6 +32,7 @@ from lmkcli.data.collection import Doc, Query, check_id
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.plugins.documents.own_index import OwnIndex
+from lmkcli.plugins.serve.limits import MAX_MARKED
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings, running_servers
 from lmkcli.plugins.serve.stamps import stamp
 from lmkcli.progress import Note
@@ -48,7 +49,6 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
-_MARKED = 20_000  # characters of the texts in which a server marks words
 
 
 class Bounds(NamedTuple):
@@ -348,7 +348,7 @@ class RemoteIndex:
         self._check_number(len(results), 1)
         self._check_complete(results[0].complete)
         hits, words = results[0].hits, results[0].words
-        if len(words) + sum(map(len, words)) > 2 * _MARKED:  # some are longer in lower case
+        if len(words) + sum(map(len, words)) > 2 * MAX_MARKED:  # some are longer in lower case
             raise self._connection.wrong("words of other texts")
         ranking = self._ranking([hit.id for hit in hits], [hit.score for hit in hits], k)
         self._docs = {

@@ -17,6 +17,7 @@ MAX_CHARACTERS = 100_000  # characters of a query
 MAX_DOCUMENT_QUERY = 4000  # characters of a query in an address; each has up to 12 characters there
 MAX_K = 1000
 MAX_HITS = 4096  # hits with texts or passages, or documents that a reranker reads, of a request
+MAX_MARKED = 20_000  # characters of the texts of a query in which its words are marked
 MAX_INPUTS = 2048  # texts of a request for embeddings
 MAX_TOKENS = 8192  # tokens of such a text, if it is given as tokens
 MAX_DEPTH = 32  # levels of a JSON body

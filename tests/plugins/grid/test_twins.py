@@ -32,12 +32,12 @@ SIZES = {
     "conteb-table2": Size(8, 3, 3),
     "conteb-figure4": Size(3, 1, 1),
     "conteb-figure4-left": Size(3, 1, 1),
-    "conteb-figure6": Size(12, 2, 12),
+    "conteb-figure6": Size(12, 3, 12),
     "m2bert-table17": Size(4, 1),
     "tite-table1": Size(8, 1, 1),  # seven models, one of them trained, and BM25
     "tite-table2": Size(6, 1, 12),  # six pre-trained, and each trained
     "tite-table3": Size(7, 1, 14),
-    "m2bert-table1": Size(2, 2),
+    "m2bert-table1": Size(2, 1),
     "m2bert-table6": Size(3, 1, 6),
     "m2bert-table8": Size(3, 1, 3),
     "m2bert-table14": Size(2, 1),

@@ -173,7 +173,7 @@ def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch
 
 
 def test_words_are_marked_in_the_start_of_long_texts() -> None:
-    docs = [Doc(f"d{n}", "green " + "x" * (answers.MARKED // 2) + f" tea{n}") for n in range(4)]
+    docs = [Doc(f"d{n}", "green " + "x" * (answers.MAX_MARKED // 2) + f" tea{n}") for n in range(4)]
     found = Found(
         Ranking([doc.id for doc in docs], np.zeros(4, np.float32)),
         [FoundDocument(doc.id, 0.0, doc) for doc in docs],
