@@ -182,6 +182,11 @@ def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array | pa.ChunkedAr
     return pa.Array.from_buffers(type_, len(values), [None, *map(pa.py_buffer, buffers)])
 
 
+def _integers(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return a column of numbers."""
+    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, column.chunks)])
+
+
 def take(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[str]:
     """Return the values of some rows."""
     numbers = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
@@ -271,7 +276,7 @@ class DocTable:
 
     def column(self, name: str) -> NDArray[np.int64]:
         """Return an integer column (tokens, lost, vectors) as int64."""
-        return np.asarray(self._column(name).to_numpy(), dtype=np.int64)
+        return _integers(self._column(name))
 
     def hashes(self) -> list[bytes]:
         """Return the content hash of every document."""
@@ -321,7 +326,7 @@ class DocTable:
         docs = self.docs()
         for group in range(self._file.metadata.num_row_groups):
             hashes = [bytes(each) for each in self._column("hash", group).to_pylist()]
-            counts = {name: self._column(name, group).to_numpy() for name in self.counts}
+            counts = {name: _integers(self._column(name, group)) for name in self.counts}
             yield DocRows(list(islice(docs, len(hashes))), hashes, counts)
 
     def docs(self) -> Iterator[Doc]:

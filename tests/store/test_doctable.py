@@ -1,5 +1,7 @@
 """Tables of documents: written and read again."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,19 @@ def test_documents_are_read_unchanged(
     assert table.rows == len(docs)
     assert table.hashes() == [doc_hash(doc) for doc in docs]
     assert table.ids().to_pylist() == [doc.id for doc in docs]
+
+
+def test_counts_are_read_without_pandas(tmp_path: Path) -> None:
+    write(tmp_path / "docs.parquet", [Doc("a", "b"), Doc("c", "d")])
+    code = (
+        "import sys; from pathlib import Path; from lmkcli.store.doctable import DocTable; "
+        "table = DocTable(Path('docs.parquet')); [rows] = table.doc_rows(); "
+        "print(rows.count('tokens'), table.column('tokens'), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[0 1] [0 1] False\n"
 
 
 def test_groups_of_another_size_are_refused(tmp_path: Path) -> None:
