@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import modeling_utils
 
-from lmkcli.models.weight_files import weight_files
+from lmkcli.models.weight_files import needed_weights
 from lmkcli.system.hardware import free_memory
 
 # One thread at a time replaces and restores the function of transformers
@@ -24,9 +24,10 @@ _LOADING = threading.RLock()
 def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
     """Provide arguments for `from_pretrained`, with which it reads the weights of a folder into memory.
 
-    If the memory is too small for the files and the model together, it maps the files.
+    If the memory is too small for the files and the model together, it maps the files. DataError for a folder
+    without weights.
     """
-    needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
+    needed = 2 * sum(file.stat().st_size for file in needed_weights(folder))
     with _LOADING:
         if needed >= free_memory():
             yield {}

@@ -29,6 +29,7 @@ _MAX_HEADER = (
 # transformers prefers such files to all others, and does not read them alone
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 _FIX = "download the model again"
+_OF_HUB = "models--"  # begins the name of a model's folder in the cache of the hub
 
 
 class _Index(TypedDict):
@@ -50,6 +51,19 @@ def weight_files(folder: Path) -> list[Path]:
     if (total := sum(file.stat().st_size for file in files)) > _MAX_WEIGHTS:
         raise DataError(f"the weights of {folder} have {size(total)}, more than any model; {_FIX}")
     return files
+
+
+def needed_weights(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights. DataError if it has none.
+
+    A folder in the cache of the hub may have only a tokenizer, which another model needed.
+    """
+    if files := weight_files(folder):
+        return files
+    repository = next((part for part in folder.parts if part.startswith(_OF_HUB)), "")
+    name = repository.removeprefix(_OF_HUB).replace("--", "/", 1)
+    fix = f"run lmk fetch -m {name} once with a network" if name else "copy them into the folder"
+    raise DataError(f"{folder} has no weights (such as {_FIRST[0]}); {fix}")
 
 
 def _first(folder: Path) -> Path | None:

@@ -153,6 +153,7 @@ def test_wrong_offsets_of_chosen_tensors_are_refused(tmp_path: Path, entry: str)
 
 def test_two_threads_that_read_models_leave_transformers_as_it_was(tmp_path: Path) -> None:
     mapping = modeling_utils.load_state_dict
+    (tmp_path / "model.safetensors").touch()
     entered, leave = (Event(), Event()), (Event(), Event())
 
     def read(number: int) -> None:

@@ -336,3 +336,15 @@ def test_a_damaged_pickle_is_named_in_words_of_ours(tiny_model: Models, tmp_path
     (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04" + bytes(1000))
     with pytest.raises(DataError, match="pickled weights are damaged or incomplete; download"):
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
+
+
+def test_a_model_of_the_hub_of_which_only_the_tokenizer_was_fetched_is_fetched_again(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    copy = tmp_path / "hub/models--google-bert--bert-base-uncased/snapshots/abc"
+    shutil.copytree(tiny_model("bert"), copy, ignore=shutil.ignore_patterns(ONE))
+    with pytest.raises(DataError, match=r"has no weights .*lmk fetch -m google-bert/bert-base-unc"):
+        open_model(read_model(str(copy)), ModelOptions())
+    other = shutil.copytree(copy, tmp_path / "model")
+    with pytest.raises(DataError, match=r"has no weights .*; copy them into the folder"):
+        open_model(read_model(str(other)), ModelOptions())
