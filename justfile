@@ -45,6 +45,19 @@ oldest:
     .venv/bin/pip install uv
     .venv/bin/uv pip install --python .venv/bin/python --resolution lowest-direct -e ".[test]"
 
+# The README's demo with the oldest dependencies of a user. Extras of the tests, such as triton, need newer ones.
+oldest-demo:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    fresh=$(mktemp -d)
+    python3 -m venv "$fresh"
+    "$fresh/bin/pip" install uv
+    "$fresh/bin/uv" pip install --python "$fresh/bin/python" --resolution lowest-direct \
+        "lmkcli[faiss-cpu,demo,files,plot,serve,train] @ ."
+    cd "$fresh"
+    bin/lmk doctor
+    bin/lmk demo
+
 # An environment with the newest dependencies.
 newest:
     python3 -m venv .venv

@@ -149,7 +149,8 @@ def _extra(name: str) -> Check:
         f"{each.requirement.name} is {each.version}, not {each.requirement.specifier}"
         for each in other
     ]
-    state = State.broken if other or not name else State.none
+    # Another program may need another version of a library of an extra that is not installed.
+    state = State.none if name and missing else State.broken
     if name == FAISS_GPU and state == State.none and not hardware.gpu_present():
         return Check(part, state, f"{_few(problems)}; it needs a GPU", facts=facts)
     if name == FAISS_GPU and programs.installed_version("faiss-cpu"):

@@ -88,6 +88,20 @@ def test_a_missing_extra_is_not_broken(
     assert 'To add:\n  extra one: pip install "lmkcli[one]"\n' in lmk("doctor").out
 
 
+@pytest.mark.parametrize(("other", "state"), [("missing-package", "none"), ("numpy", "broken")])
+def test_an_old_library_breaks_only_an_extra_that_is_installed(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, state: str
+) -> None:
+    record = RECORD.replace("rich>=999", "rich") + (
+        "Provides-Extra: two\n"
+        f"Requires-Dist: rich>=999; extra == 'two'\nRequires-Dist: {other}; extra == 'two'\n"
+    )
+    recorded(tmp_path, record, monkeypatch)
+    found = parts(lmk, code=4 if state == "broken" else 0)["extra two"]
+    assert found["state"] == state
+    assert "not >=999" in found["found"]
+
+
 def test_old_names_of_extras_are_no_parts(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
