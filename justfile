@@ -46,7 +46,7 @@ oldest:
     .venv/bin/uv pip install --python .venv/bin/python --resolution lowest-direct -e ".[test]"
 
 # The README's demo with the oldest dependencies of a user. Extras of the tests, such as triton, need newer ones.
-oldest-demo:
+lowest:
     #!/usr/bin/env bash
     set -euo pipefail
     fresh=$(mktemp -d)
