@@ -130,6 +130,25 @@ async def nested(stream: Stream, target: Target) -> None:
     await read_answer(stream[0])
 
 
+async def heavy(stream: Stream, target: Target) -> int:
+    """Send a large body within all limits; return the status of the answer."""
+    words = " ".join(random.choices(target.queries, k=3000))
+    many = random.choice(
+        [
+            target.search(query=[words[:90_000]] * 10),
+            target.search(query=[words[:3000]] * 256, k=1000, output="run"),
+            target.search(query=[words[:2000]] * 200, k=20, text="full"),
+            target.search(query=random.choice(target.queries), k=1000),
+        ]
+    )
+    embeddings = json.dumps({"model": target.indexes[0], "input": [words[:400]] * 2000}).encode()
+    if random.random() < 0.2:  # 400 if the index is not dense
+        stream[1].write(request(embeddings).replace(b"/v1/search", b"/v1/embeddings", 1))
+    else:
+        stream[1].write(request(many))
+    return (await read_answer(stream[0]))[0]
+
+
 async def malformed(stream: Stream, target: Target) -> None:
     """Send wrong bytes, headers or values."""
     wrong = (
@@ -152,7 +171,7 @@ async def malformed(stream: Stream, target: Target) -> None:
 class Attack(NamedTuple):
     """A kind of hostile clients, their number, and seconds until a closed connection is opened again."""
 
-    act: Callable[[Stream, Target], Awaitable[None]]
+    act: Callable[[Stream, Target], Awaitable[int | None]]
     clients: int
     pause: float
 
@@ -166,6 +185,7 @@ ATTACKS = (
     Attack(flood, 8, 0.05),
     Attack(leave, 8, 0.05),
     Attack(nested, 2, 0.1),
+    Attack(heavy, 4, 0.1),
     Attack(malformed, 8, 0.05),
 )
 
@@ -192,7 +212,8 @@ async def attack(one: Attack, target: Target, end: float, counts: Counter[str]) 
                 await asyncio.get_running_loop().sock_connect(client, (HOST, target.port))
                 reader, writer = await asyncio.open_connection(sock=client, limit=1 << 24)
                 counts[f"{name}: connections"] += 1
-                await one.act((reader, writer), target)
+                if status := await one.act((reader, writer), target):
+                    counts[f"{name}: status {status}"] += 1
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             counts[f"{name}: closed by the server"] += 1
         finally:

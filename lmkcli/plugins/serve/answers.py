@@ -25,7 +25,6 @@ from lmkcli.plugins.serve.work import (
     FoundDocument,
     FoundText,
     SearchWork,
-    check_characters,
 )
 from lmkcli.retrieval.fusion import Fusion
 from lmkcli.retrieval.index import Passage
@@ -39,7 +38,7 @@ LARGE_HITS = 320
 # Characters of the documents, or of the numbers, of an answer that is made in a thread of its own. Marking
 # the words of a question reads all of them, and the event loop must not wait for that: it serves all clients.
 LARGE_CHARACTERS = 50_000
-MAX_PAUSE = 0.1  # seconds between two results of such an answer
+MAX_PAUSE = 0.1  # seconds after a result of such an answer
 
 
 class NotFound(Exception):
@@ -103,7 +102,8 @@ class Answers:
             texts=not run and request.text != "none",
             passages=not run and request.passages,
             where=(request.where,) if isinstance(request.where, str) else tuple(request.where),
-            characters=limits.characters if not run and request.text == "full" else 0,
+            whole=not run and request.text == "full",
+            characters=limits.characters,
         )
         queries = [request.query] if isinstance(request.query, str) else request.query
         if not run and not all(query.strip() for query in queries):
@@ -129,9 +129,8 @@ class Answers:
             ) from None
 
     async def _search(self, work: SearchWork, queries: list[str], shown: str) -> list[bytes]:
-        found = await self.service.run(work, queries)
+        found = await self.service.run(work, queries, work.check)
         docs = [one.doc for each in found for one in each.documents if one.doc is not None]
-        check_characters(docs, work.characters)
         size = sum(len(doc.content) for doc in docs)
         pairs = list(zip(queries, found, strict=True))
         return await self._coded(lambda each: json_bytes(_result(*each, shown)), pairs, size)
@@ -143,7 +142,8 @@ class Answers:
         if size < LARGE_CHARACTERS:
             return [code(item) for item in items]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, _in_turns, code, items)
+        # One after another, so that the items of several answers take turns.
+        return [await loop.run_in_executor(self._thread, _paced, code, item) for item in items]
 
     async def document(
         self, doc_id: str, index: str | None, query: str, contributions: bool = False
@@ -205,17 +205,15 @@ class Answers:
         return self._name(name), side or "document"
 
 
-def _in_turns(code: Callable[[Item], bytes], items: Sequence[Item]) -> list[bytes]:
-    """Return the bytes of items, with a pause after each.
+def _paced(code: Callable[[Item], bytes], item: Item) -> bytes:
+    """Return the bytes of an item after a pause.
 
     Without pauses, the event loop would wait for the interpreter's lock at each byte that it sends or
     receives, as often and as long as this thread computes.
     """
-    made = []
-    for item in items:
-        start = time.perf_counter()
-        made.append(code(item))
-        time.sleep(min(MAX_PAUSE, time.perf_counter() - start))
+    start = time.perf_counter()
+    made = code(item)
+    time.sleep(min(MAX_PAUSE, time.perf_counter() - start))
     return made
 
 

@@ -49,6 +49,7 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
+_HEADS = 1 << 20  # bytes of the head of an answer, and of the sizes of its chunks
 
 
 class Bounds(NamedTuple):
@@ -148,14 +149,19 @@ class _RankedResults(msgspec.Struct):
     results: list[_Ranked]
 
 
-class _Within(io.RawIOBase):
-    """The bytes that a socket receives until a moment. Later reads raise TimeoutError.
+class _TooLarge(Exception):
+    """An answer has too many bytes."""
 
-    A time-out of the socket alone would start again with each byte.
+
+class _Within(io.RawIOBase):
+    """The first `most` bytes that a socket receives until a moment.
+
+    Later reads raise TimeoutError: a time-out of the socket alone would start again with each byte. Further
+    bytes raise _TooLarge.
     """
 
-    def __init__(self, received: socket.socket, end: float) -> None:
-        self._socket, self._end = received, end
+    def __init__(self, received: socket.socket, end: float, most: int) -> None:
+        self._socket, self._end, self._left = received, end, most
         self._raw = received.makefile("rb", buffering=0)  # keeps the socket open
 
     def readable(self) -> bool:
@@ -168,7 +174,11 @@ class _Within(io.RawIOBase):
         if left <= 0:
             raise TimeoutError("timed out")
         self._socket.settimeout(left)
-        return self._raw.readinto(buffer)
+        size = self._raw.readinto(buffer)
+        self._left -= size or 0
+        if self._left < 0:
+            raise _TooLarge
+        return size
 
     def close(self) -> None:
         """Close the file of the socket."""
@@ -242,7 +252,7 @@ class Connection:
     ) -> tuple[int, float, bytes]:
         """Return status, seconds to wait, and content. A closed connection is opened again once."""
         end = time.monotonic() + bounds.seconds
-        self._connection.response_class = partial(_response, end)  # type: ignore[assignment]
+        self._connection.response_class = partial(_response, end, bounds.size)  # type: ignore[assignment]
         for attempt in (0, 1):
             try:
                 self._connection.timeout = min(_CONNECT_SECONDS, bounds.seconds)
@@ -258,28 +268,37 @@ class Connection:
                 if attempt or isinstance(error, TimeoutError | ConnectionRefusedError):
                     reason = repr(str(error)[:200]) if str(error) else type(error).__name__
                     raise DataError(f"{self.url} does not answer ({reason})") from None
+            except _TooLarge:
+                self._connection.close()
+                raise self.wrong(f"more than {bounds.size:,} bytes") from None
         raise AssertionError
 
     def _content(self, answer: HTTPResponse, size: int) -> bytes:
         """The body of an answer. Raises DataError for a body of more than `size` bytes."""
+        length = answer.getheader("content-length", "0")
+        if not re.fullmatch(
+            "[0-9]{1,18}", length
+        ):  # http.client waits for the end of the connection
+            self._connection.close()
+            raise self.wrong(f"content-length {length[:40]!r}")
+        if int(length) > size:
+            self._connection.close()
+            raise _TooLarge
         content = bytearray()
-        if (answer.length or 0) > size:
-            raise self.wrong(f"more than {size:,} bytes")
         while block := answer.read(_BLOCK):
             content += block
-            if len(content) > size:
-                self._connection.close()
-                raise self.wrong(f"more than {size:,} bytes")
         if answer.length:  # the connection ended before
             raise IncompleteRead(b"", answer.length)
         return bytes(content)
 
 
-def _response(end: float, received: socket.socket, *rest: Any, **more: Any) -> HTTPResponse:
-    """A response that is read until a moment."""
+def _response(
+    end: float, size: int, received: socket.socket, *rest: Any, **more: Any
+) -> HTTPResponse:
+    """A response that is read until a moment, with a body of at most `size` bytes."""
     response = HTTPResponse(received, *rest, **more)
     response.fp.close()
-    response.fp = io.BufferedReader(_Within(received, end))
+    response.fp = io.BufferedReader(_Within(received, end, size + _HEADS))
     return response
 
 

@@ -83,7 +83,7 @@ class Limits(Settings):
     ] = 1 << 20
     characters: Annotated[
         int,
-        Flag("Characters of texts in an answer.", min=1000, role="mode"),
+        Flag("Characters of all texts in the answer to a search.", min=1000, role="mode"),
     ] = 32_000_000
     held_bytes: Annotated[
         int,

@@ -85,9 +85,17 @@ class SearchService:
         """The settings of all indexes."""
         return self._settings
 
-    async def run(self, work: Work[IndexSet, Item, Answer], items: Sequence[Item]) -> list[Answer]:
-        """Return an answer for each item. Raises Busy if the server has too much to do."""
-        return await self._queue.submit(work, items, self.limits.answer_seconds)
+    async def run(
+        self,
+        work: Work[IndexSet, Item, Answer],
+        items: Sequence[Item],
+        check: Callable[[list[Answer]], None] = lambda answers: None,
+    ) -> list[Answer]:
+        """Return an answer for each item. Raises Busy if the server has too much to do.
+
+        `check` may raise an error for the answers so far.
+        """
+        return await self._queue.submit(work, items, self.limits.answer_seconds, check)
 
     def on_reload(self, act: Callable[[], None]) -> None:
         """Call a function after each reload."""

@@ -3,7 +3,7 @@
 Each kind of work is a value with a method `run`. Requests with equal work run in one batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.metadata import UnfitCondition
 from lmkcli.data.run import Ranking
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
+from lmkcli.plugins.serve.indexes import MODEL, IndexSet, SearchPlan
 from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.index import (
     Embedding,
@@ -35,6 +35,12 @@ class BadRequest(Exception):
 
 DEEPEST = 16_384  # the depth of the ranking that a prefix of ids filters
 _AT_ONCE = 1024  # documents that are read before their characters are counted
+# What counts as one question, as work. A cross-encoder reads several questions for each document.
+_CHARACTERS = 250
+_TOKENS = 64
+_DOCUMENTS = 50  # whose texts or vectors are read
+_PAIR = 4
+_CONTRIBUTIONS = 64
 
 
 class FoundDocument(NamedTuple):
@@ -71,7 +77,8 @@ class Found(NamedTuple):
 class SearchWork:
     """Searches. `texts` and `passages` select what is read for the documents that were found.
 
-    `characters` is the limit of all documents of an answer with whole texts; 0: none.
+    `whole` shows whole texts, and otherwise only titles and snippets. `characters` is the limit of all texts
+    of an answer; 0: none.
     """
 
     plan: SearchPlan
@@ -80,7 +87,30 @@ class SearchWork:
     texts: bool = True
     passages: bool = True
     where: tuple[str, ...] = ()
+    whole: bool = False
     characters: int = 0
+
+    def size(self, item: str) -> int:
+        """Return how much work a query is."""
+        depth = self.plan.reranking.depth if self.plan.reranker else 0
+        documents = self.k if self.texts or self.passages else 0
+        pairs = _PAIR * depth if self.plan.reranker == MODEL else 0
+        return 1 + len(item) // _CHARACTERS + (documents + depth) // _DOCUMENTS + pairs
+
+    def check(self, found: Sequence[Found]) -> None:
+        """Raise BadRequest if the texts of all queries so far have too many characters."""
+        documents = [one for each in found for one in each.documents]
+        docs = [one.doc for one in documents if one.doc is not None]
+        shown = sum(len(doc.content) if self.whole else len(doc.title) for doc in docs)
+        shown += sum(len(one.passage.text) for one in documents if one.passage is not None)
+        self._check(shown)
+
+    def _check(self, shown: int) -> None:
+        if self.characters and shown > self.characters:
+            raise BadRequest(
+                f"the texts of this answer have more than {self.characters:,} characters; ask for fewer "
+                "documents (k), for snippets (text), for no passages, or for fewer queries"
+            )
 
     def run(self, context: IndexSet, items: list[str]) -> list[Found]:
         """Rank documents for each query. Raises BadRequest for wrong conditions, or too many characters."""
@@ -94,10 +124,10 @@ class SearchWork:
         docs: dict[str, Doc] = {}
         if self.texts:
             ids = list(dict.fromkeys(name for each in rankings for name in each.doc_ids))
-            at_once = _AT_ONCE if self.characters else len(ids)
-            for first in range(0, len(ids), max(1, at_once)):
-                docs |= index.texts(ids[first : first + at_once])
-                check_characters(docs.values(), self.characters)
+            for first in range(0, len(ids), _AT_ONCE):
+                docs |= index.texts(ids[first : first + _AT_ONCE])
+                if self.whole:
+                    self._check(sum(len(doc.content) for doc in docs.values()))
         found = []
         for query, ranking in zip(queries, rankings, strict=True):
             passages = index.passages(query, ranking.doc_ids) if self.passages else {}
@@ -145,15 +175,6 @@ class SearchWork:
         return FilteredIndex(index, accepts, conditions, DEEPEST)
 
 
-def check_characters(docs: Iterable[Doc], most: int) -> None:
-    """Raise BadRequest if documents have more characters than an answer may have; 0: no limit."""
-    if most and sum(len(doc.content) for doc in docs) > most:
-        raise BadRequest(
-            f"the whole texts of this answer have more than {most:,} characters; ask for fewer documents "
-            "(k), for snippets (text), or for fewer queries"
-        )
-
-
 _EMPTY = Ranking([], np.zeros(0, np.float32))
 
 
@@ -181,6 +202,11 @@ class DocumentWork:
     name: str
     query: str = ""
     contributions: bool = False
+
+    def size(self, item: str) -> int:
+        """Return how much work a document is."""
+        more = _CONTRIBUTIONS if self.contributions else 0
+        return 1 + len(self.query) // _CHARACTERS + more
 
     def run(self, context: IndexSet, items: list[str]) -> list[FoundText]:
         """Return a document for each id."""
@@ -218,6 +244,10 @@ class EmbedWork:
 
     name: str
     side: Literal["query", "document"]
+
+    def size(self, item: str | tuple[int, ...]) -> int:
+        """Return how much work a text is."""
+        return 1 + len(item) // (_CHARACTERS if isinstance(item, str) else _TOKENS)
 
     def run(self, context: IndexSet, items: list[str | tuple[int, ...]]) -> list[EmbeddedText]:
         """Return one vector for each text. Raises BadRequest for several vectors of a text, or a bad id."""

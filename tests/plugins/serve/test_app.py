@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -557,3 +559,32 @@ def test_a_signal_ends_the_start(indexes: Path, seconds: int, own_runtime_folder
     assert process.returncode == 75, log
     assert "Traceback" not in log
     assert not list(own_runtime_folder.rglob("serve-*.json"))
+
+
+def test_a_question_does_not_wait_for_large_requests_of_other_clients(client: Any) -> None:
+    """Each of these bodies is answered in at least ten pieces, and a question between two of them."""
+    long = f"{QUESTION} " * 5000
+    large = [
+        ("/v1/search", {"query": [long[:95_000]] * 10, "index": "docs"}),
+        ("/v1/embeddings", {"model": "docs", "input": [long[:400]] * 500}),
+    ]
+    for path, body in large:
+        batches = _batches(client)
+        with ThreadPoolExecutor(1) as pool:
+            hostile = pool.submit(client.post, path, json=body)
+            while _batches(client) == batches:
+                time.sleep(0.01)
+            for index in ("docs", "bm25"):
+                answer = client.post("/v1/search", json={"query": QUESTION, "index": index})
+                assert answer.json()["results"][0]["hits"]
+            assert not hostile.done()
+            answer = hostile.result()
+            assert answer.status_code == 200
+            found = answer.json()["data" if "input" in body else "results"]
+            assert len(found) == len(body.get("input", body.get("query", [])))
+
+
+def _batches(client: Any) -> float:
+    """The number of batches so far."""
+    text = client.get("/metrics").text
+    return float(re.search(r"lmk_batch_items_count (\S+)", text)[1])  # type: ignore[index]

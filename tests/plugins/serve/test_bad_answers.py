@@ -96,6 +96,13 @@ def endless(connection: socket.socket) -> None:
         connection.sendall(b" " * (1 << 20))
 
 
+def endless_chunk(connection: socket.socket) -> None:
+    """Send a chunk of a negative size without an end; http.client reads it to the end."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n")
+    while True:
+        connection.sendall(b" " * (1 << 20))
+
+
 def dripping(connection: socket.socket) -> None:
     """Send one byte after another."""
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
@@ -123,7 +130,8 @@ def silent(connection: socket.socket) -> None:
     time.sleep(30)
 
 
-SLOW = (endless, dripping, dripping_head, continuing, silent)
+SLOW = (endless, endless_chunk, dripping, dripping_head, continuing, silent)
+LENGTHS = ("-1", "+9", "1_0", "9, 9", "0x9", "", "9" * 30)
 LISTS = {
     "empty": http(b""),
     "object": http({}),
@@ -144,6 +152,7 @@ LISTS = {
     "many headers": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000 + b"\r\n",
     "wrong chunk": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     "cut": http(b"{}", content_length="50"),
+    **{f"length {text}": http(LISTED, content_length=text) for text in LENGTHS},
     **{each.__name__: each for each in SLOW},
 }
 HITS = {
@@ -201,6 +210,24 @@ def test_a_bad_list_of_indexes(lmk: Lmk, stranger: Stranger, name: str) -> None:
     stranger.listed = LISTS[name]
     words = ("search", "i", "-q", "x", "--server", stranger.url)
     _one_message(lmk(*words, code=3).err, stranger)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_wrong_length_is_refused_at_once(
+    lmk: Lmk, stranger: Stranger, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    """The connection stays open, so a client that ignores the length waits for its end."""
+    monkeypatch.setattr(client.RemoteIndex.__init__, "__defaults__", (None, Bounds(60, 1000), ()))
+    stranger.listed = http(LISTED, content_length=length)
+    err = lmk("search", "i", "-q", "x", "--server", stranger.url, code=3).err
+    assert "wrong answer" in err
+    assert "timed out" not in err
+
+
+def test_a_chunk_without_an_end_takes_bounded_memory(lmk: Lmk, stranger: Stranger) -> None:
+    stranger.listed = endless_chunk
+    err = lmk("search", "i", "-q", "x", "--server", stranger.url, code=3).err
+    assert "more than 4,194,304 bytes" in err
 
 
 @pytest.mark.parametrize("name", HITS)

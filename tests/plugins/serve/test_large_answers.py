@@ -18,7 +18,8 @@ from lmkcli.plugins.serve.guard import json_fault
 from lmkcli.plugins.serve.indexes import SearchPlan
 from lmkcli.plugins.serve.limits import Limits
 from lmkcli.plugins.serve.schema import SearchRequest
-from lmkcli.plugins.serve.work import BadRequest, Found, FoundDocument, SearchWork
+from lmkcli.plugins.serve.work import _EMPTY, BadRequest, Found, FoundDocument, SearchWork
+from lmkcli.retrieval.index import Passage
 from lmkcli.text import query_words
 
 
@@ -31,14 +32,18 @@ class Service:
         self.docs = [Doc(f"d{number}", "a" * each) for number in range(limits.MAX_K)]
         self.seconds, self.running, self.most = seconds, 0, 0
 
-    async def run(self, work: SearchWork, queries: list[str]) -> list[Found]:
+    async def run(
+        self, work: SearchWork, queries: list[str], check: Callable[[list[Found]], None]
+    ) -> list[Found]:
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(self.seconds)
         self.running -= 1
         docs = self.docs[: work.k]
         ranking = Ranking([doc.id for doc in docs], np.zeros(len(docs), np.float32))
-        return [Found(ranking, [FoundDocument(doc.id, 0.0, doc) for doc in docs])] * len(queries)
+        found = [Found(ranking, [FoundDocument(doc.id, 0.0, doc) for doc in docs])] * len(queries)
+        check(found)
+        return found
 
 
 def search(service: Service, number: int = 1, **given: Any) -> list[Any]:
@@ -128,6 +133,20 @@ def test_whole_texts_of_an_answer_are_bounded() -> None:
     assert len(search(service, query=["a", "b", "c"], k=100)[0]) == 3  # snippets are short
 
 
+def test_titles_and_passages_of_an_answer_are_bounded() -> None:
+    service = Service(characters=20_000)
+    service.docs = [Doc(doc.id, "a", "t" * 1000) for doc in service.docs]
+    assert len(search(service, query=["a", "b"], k=10)[0]) == 2
+    (error,) = search(service, query=["a", "b", "c"], k=10)
+    assert isinstance(error, BadRequest)
+    passage = Passage(0, 1, 0, 1000, "p" * 1000)
+    found = Found(_EMPTY, [FoundDocument("d", 0.0, None, passage)] * 10)
+    one = SearchWork(SearchPlan(("i",)), 10, texts=False, characters=20_000)
+    one.check([found] * 2)
+    with pytest.raises(BadRequest, match="20,000 characters"):
+        one.check([found] * 3)
+
+
 def test_texts_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search with too many characters stops between two reads."""
     read: list[int] = []
@@ -151,7 +170,7 @@ def test_texts_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
 
     def run(characters: int) -> int:
         read.clear()
-        one = SearchWork(SearchPlan(("i",)), 100, passages=False, characters=characters)
+        one = SearchWork(SearchPlan(("i",)), 100, passages=False, whole=True, characters=characters)
         return sum(each is not None for each in one.run(context, ["a", "b"]))
 
     assert run(200_000) == 2
@@ -160,7 +179,7 @@ def test_texts_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
         run(30_000)
     assert read == [10] * 4
     assert run(0) == 2
-    assert read == [100]
+    assert read == [10] * 10
 
 
 def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +189,28 @@ def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch
     assert len(search(Service(each=5000), query=["a"] * 7, k=20)[0]) == 7
     assert len(paused) == 7
     assert 0 < min(paused) <= max(paused) <= answers.MAX_PAUSE
+
+
+def test_results_of_several_large_answers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with one result does not wait for all results of another."""
+    made: list[str] = []
+    code = answers._result
+
+    def spied(query: str, found: Found, shown: str) -> dict[str, Any]:
+        made.append(query)
+        return code(query, found, shown)
+
+    monkeypatch.setattr(answers, "_result", spied)
+
+    async def run() -> None:
+        one: Any = Answers(Service(each=30_000))  # type: ignore[arg-type]
+        many = SearchRequest(query=["many"] * 50, k=2, index="i")
+        few = SearchRequest(query="few", k=2, index="i")
+        await asyncio.gather(one.search(many), one.search(few))
+
+    asyncio.run(run())
+    assert len(made) == 51
+    assert made.index("few") < 5
 
 
 def test_words_are_marked_in_the_start_of_long_texts() -> None:
