@@ -6,6 +6,7 @@ disturbed command, after a second run, with those of an undisturbed one. test_sw
 sweeps. All of them, or a number of random kills, run from a shell:
 
     python -m tests.sweeps kills 1000        # kills at random moments and times; a table with a line per verb
+    python -m tests.sweeps kills 1000 17     # others: 17 is the seed
     python -m tests.sweeps kills encode      # kills at every moment, for the cases with this prefix
     python -m tests.sweeps kills encode 5    # at five moments of each
     python -m tests.sweeps disks encode      # a disk with room for every number of pages
@@ -948,11 +949,17 @@ def main_line(how: str, prefix: str = "", count: str = "", seed: str = "0") -> N
                 raise SystemExit((root / "error").read_text())
         table: dict[str, Counter[str]] = {}
         broken = 0  # cases
-        for case, swept, error in _parallel(how, choices, root):
+        begun = time.monotonic()
+        for done, (case, swept, error) in enumerate(_parallel(how, choices, root), 1):
             row = table.setdefault(case.partition(".")[0], Counter())
             extra = sum("extra" in text or "twice" in text for text in swept.wrong.values())
             row.update(points=swept.tried, extra=extra, lost=len(swept.wrong) - extra)
-            print(f"{case}: {swept.points} points, {swept.tried} tried {error}", flush=True)
+            minutes = (time.monotonic() - begun) / 60
+            print(
+                f"{done}/{len(choices)}, {minutes:.0f} min: {case}: {swept.points} points, "
+                f"{swept.tried} tried {error}",
+                flush=True,
+            )
             for point, text in swept.wrong.items():
                 print(f"    {case} {point}: {text[-800:]}", flush=True)
             broken += bool(error or swept.wrong)
@@ -966,12 +973,14 @@ def main_line(how: str, prefix: str = "", count: str = "", seed: str = "0") -> N
 
 
 def _spread(total: int, names: list[str], seed: int) -> dict[str, list[Any]]:
-    """A number of random kills for each case, in sum `total`; few for those that take long."""
-    few = [name for name in names if name in SLOW]
-    others = [name for name in names if name not in (*SLOW, *READ_ONLY)]
-    each, more = divmod(total - FEW * len(few), len(others))
-    counts = {name: each + (place < more) for place, name in enumerate(others)}
-    return {name: ["random", counts.get(name, FEW), seed] for name in (*few, *others)}
+    """A number of random kills, spread over the cases; at most FEW for those that take long."""
+    names = [name for name in names if name not in READ_ONLY]
+    random.Random(seed).shuffle(names)
+    counts: Counter[str] = Counter()
+    while total > counts.total():
+        chosen = [name for name in names if name not in SLOW or counts[name] < FEW]
+        counts.update(chosen[: total - counts.total()])
+    return {name: ["random", count, seed] for name, count in counts.items()}
 
 
 def _parallel(
