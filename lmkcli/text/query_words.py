@@ -83,13 +83,17 @@ class QueryWords:
         weights = {word: self.weight(word) for word in words}
         return sorted(word for word, weight in weights.items() if weight > 0 and weight >= least)
 
-    def snippet(self, text: str, size: int = SNIPPET) -> str:
-        """About `size` characters of a text, on one line, with the greatest weight of different words."""
-        spans = self.spans(text)
+    def snippet(self, text: str, size: int = SNIPPET, most_read: int | None = None) -> str:
+        """About `size` characters of a text, on one line, with the greatest weight of different words.
+
+        `most_read` limits the search to the first characters of the text.
+        """
+        spans = self.spans(text[:most_read])
         best, most = 0, 0.0
         for number, (begin, _, _) in enumerate(spans):
             inside: dict[str, float] = {}
-            for start, end, weight in spans[number:]:
+            for place in range(number, len(spans)):  # a slice would copy all spans of a long text
+                start, end, weight = spans[place]
                 if end > begin + size - 40:
                     break
                 inside[text[start:end].lower()] = weight

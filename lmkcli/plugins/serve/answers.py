@@ -4,10 +4,10 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from lmkcli.plugins.documents.documents_index import DocumentsIndex
 from lmkcli.plugins.serve import schema
 from lmkcli.plugins.serve.batching import Busy
 from lmkcli.plugins.serve.indexes import SearchPlan
-from lmkcli.plugins.serve.limits import MAX_HITS, MAX_MARKED
+from lmkcli.plugins.serve.limits import MAX_HITS, MAX_MARKED, MAX_READ
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.plugins.serve.work import (
     BadRequest,
@@ -31,14 +31,14 @@ from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.open_settings import RerankSettings
 from lmkcli.text.query_words import QueryWords
 
-Item = TypeVar("Item")
 # Hits with texts or passages of a large request. Large requests are answered one after another: so they keep
 # one answer in memory, and clients with small requests wait for one of them at most.
 LARGE_HITS = 320
 # Characters of the documents, or of the numbers, of an answer that is made in a thread of its own. Marking
 # the words of a question reads all of them, and the event loop must not wait for that: it serves all clients.
 LARGE_CHARACTERS = 50_000
-MAX_PAUSE = 0.1  # seconds after a result of such an answer
+# Seconds in which such a thread works on one answer before it pauses, and continues with others.
+TURN_SECONDS = 0.05
 
 
 class NotFound(Exception):
@@ -132,18 +132,20 @@ class Answers:
         found = await self.service.run(work, queries, work.check)
         docs = [one.doc for each in found for one in each.documents if one.doc is not None]
         size = sum(len(doc.content) for doc in docs)
-        pairs = list(zip(queries, found, strict=True))
-        return await self._coded(lambda each: json_bytes(_result(*each, shown)), pairs, size)
+        pairs = zip(queries, found, strict=True)
+        return await self._made((step for each in pairs for step in _result(*each, shown)), size)
 
-    async def _coded(
-        self, code: Callable[[Item], bytes], items: Sequence[Item], size: int
-    ) -> list[bytes]:
-        """Return the bytes of items, in all of about `size` characters; many of them outside of the loop."""
+    async def _made(self, steps: Iterator[bytes | None], size: int) -> list[bytes]:
+        """Return the bytes of an answer of about `size` characters; None is a step without bytes.
+
+        A large answer is made outside of the event loop, and takes turns with others.
+        """
         if size < LARGE_CHARACTERS:
-            return [code(item) for item in items]
-        loop = asyncio.get_running_loop()
-        # One after another, so that the items of several answers take turns.
-        return [await loop.run_in_executor(self._thread, _paced, code, item) for item in items]
+            return [step for step in steps if step is not None]
+        loop, made = asyncio.get_running_loop(), []
+        while (some := await loop.run_in_executor(self._thread, _turn, steps)) is not None:
+            made += some
+        return made
 
     async def document(
         self, doc_id: str, index: str | None, query: str, contributions: bool = False
@@ -187,7 +189,7 @@ class Answers:
             )
             return json_bytes({"object": "embedding", "index": number, "embedding": value})
 
-        data = await self._coded(code, range(len(rows)), rows.size * (6 if as_text else 20))
+        data = await self._made(map(code, range(len(rows))), rows.size * (6 if as_text else 20))
         tokens = sum(each.tokens for each in found)
         head = json_bytes({"object": "list", "model": request.model})
         usage = json_bytes({"prompt_tokens": tokens, "total_tokens": tokens})
@@ -205,16 +207,20 @@ class Answers:
         return self._name(name), side or "document"
 
 
-def _paced(code: Callable[[Item], bytes], item: Item) -> bytes:
-    """Return the bytes of an item after a pause.
+def _turn(steps: Iterator[bytes | None]) -> list[bytes] | None:
+    """Return the bytes of some steps after a pause; None if no steps are left.
 
     Without pauses, the event loop would wait for the interpreter's lock at each byte that it sends or
     receives, as often and as long as this thread computes.
     """
-    start = time.perf_counter()
-    made = code(item)
-    time.sleep(min(MAX_PAUSE, time.perf_counter() - start))
-    return made
+    start, made, seconds = time.perf_counter(), [], -1.0
+    for step in steps:
+        made += [] if step is None else [step]
+        seconds = time.perf_counter() - start
+        if seconds > TURN_SECONDS:
+            break
+    time.sleep(min(2 * TURN_SECONDS, max(0.0, seconds)))
+    return made if seconds >= 0 else None
 
 
 def json_bytes(value: Any) -> bytes:
@@ -234,13 +240,15 @@ def _first(texts: Sequence[str]) -> list[str]:
     return shown
 
 
-def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
+def _result(query: str, found: Found, shown: str) -> Iterator[bytes | None]:
+    """Yield the JSON of the result of a query, and None after each hit."""
     answer: dict[str, Any] = {"query": query, "complete": not found.incomplete}
     answer |= {"query_cut": found.query_cut, "pairs_cut": found.pairs_cut}
     answer |= {"meaning": found.meaning, "answered": found.answered}
     scores = found.ranking.scores.tolist()
     if shown == "run":
-        return answer | {"ids": found.ranking.doc_ids, "scores": scores}
+        yield json_bytes(answer | {"ids": found.ranking.doc_ids, "scores": scores})
+        return
     documents: list[FoundDocument | None] = [*found.documents] or [None] * len(scores)
     hits, words = [], found.words or QueryWords(query)
     for rank, (name, score, one) in enumerate(
@@ -248,15 +256,18 @@ def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
     ):
         hit: dict[str, Any] = {"rank": rank, "id": name, "score": score}
         if one is not None and one.doc is not None:
-            text = one.doc.text if shown == "full" else words.snippet(one.doc.text)
+            text = one.doc.text
+            if shown != "full":
+                text = words.snippet(text, most_read=MAX_READ)
             hit |= {"title": one.doc.title, "text": text, "characters": len(one.doc.content)}
         if one is not None and one.passage is not None:
             hit["passage"] = _passage(one.passage)
         hits.append(hit)
+        yield None
     shown_texts = [
         hit["passage"]["text"] if "passage" in hit else hit.get("text", "") for hit in hits
     ]
-    return answer | {"words": words.forms(_first(shown_texts)), "hits": hits}
+    yield json_bytes(answer | {"words": words.forms(_first(shown_texts)), "hits": hits})
 
 
 def _passage(passage: Passage) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from lmkcli.data.metadata import UnfitCondition
 from lmkcli.data.run import Ranking
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.plugins.serve.indexes import MODEL, IndexSet, SearchPlan
+from lmkcli.plugins.serve.limits import MAX_READ
 from lmkcli.retrieval.filtering import FilteredIndex
 from lmkcli.retrieval.index import (
     Embedding,
@@ -95,7 +96,8 @@ class SearchWork:
         depth = self.plan.reranking.depth if self.plan.reranker else 0
         documents = self.k if self.texts or self.passages else 0
         pairs = _PAIR * depth if self.plan.reranker == MODEL else 0
-        return 1 + len(item) // _CHARACTERS + (documents + depth) // _DOCUMENTS + pairs
+        questions = 1 + len(item) // _CHARACTERS + (documents + depth) // _DOCUMENTS
+        return len(self.plan.names) * questions + pairs
 
     def check(self, found: Sequence[Found]) -> None:
         """Raise BadRequest if the texts of all queries so far have too many characters."""
@@ -219,13 +221,15 @@ class DocumentWork:
         if doc is None or not self.query:
             return FoundText(doc)
         query = Query("q", self.query)
-        words = query_words(index, self.query).forms([doc.content])
+        words = query_words(index, self.query).forms([doc.content[:MAX_READ]])
         found = FoundText(doc, passage=index.passages(query, [name]).get(name), words=words)
         if not isinstance(index, ScoresChunks):
             return found
         found = found._replace(chunks=index.chunk_scores(query, name))
         vectors = index.dense if isinstance(index, Embedding) else None
         if not self.contributions or vectors is None or not vectors.single:
+            return found
+        if len(doc.content) > MAX_READ:  # it has more tokens than the chart
             return found
         encoder = context.encoders.of(vectors, False)
         return found._replace(contributions=index.contributions(query, doc, encoder))

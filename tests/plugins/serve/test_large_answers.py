@@ -1,9 +1,10 @@
 """Large answers: bounded, one at a time, and made while the event loop serves all other clients."""
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -182,13 +183,25 @@ def test_texts_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
     assert read == [10] * 10
 
 
-def test_a_large_answer_pauses_after_each_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_answer_pauses_as_long_as_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pauses, the event loop would wait for the interpreter's lock at each system call."""
     paused: list[float] = []
     monkeypatch.setattr(answers.time, "sleep", paused.append)
+    monkeypatch.setattr(answers, "TURN_SECONDS", 1e-9)
     assert len(search(Service(each=5000), query=["a"] * 7, k=20)[0]) == 7
-    assert len(paused) == 7
-    assert 0 < min(paused) <= max(paused) <= answers.MAX_PAUSE
+    assert len(paused) == 7 * (20 + 1) + 1
+    assert 0 == paused[-1] < max(paused) <= 2 * answers.TURN_SECONDS
+
+
+def test_a_snippet_comes_from_the_first_characters_that_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "MAX_READ", 1000)
+    for place, there in ((500, True), (2000, False)):
+        doc = Doc("d", "a " * (place // 2) + "river " + "b " * 1000)
+        found = Found(Ranking(["d"], np.zeros(1, np.float32)), [FoundDocument("d", 0.0, doc)])
+        *_, result = answers._result("river", found, "snippet")
+        assert ("river" in json.loads(result or b"")["hits"][0]["text"]) is there
 
 
 def test_results_of_several_large_answers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +209,12 @@ def test_results_of_several_large_answers_take_turns(monkeypatch: pytest.MonkeyP
     made: list[str] = []
     code = answers._result
 
-    def spied(query: str, found: Found, shown: str) -> dict[str, Any]:
+    def spied(query: str, found: Found, shown: str) -> Iterator[bytes | None]:
         made.append(query)
         return code(query, found, shown)
 
     monkeypatch.setattr(answers, "_result", spied)
+    monkeypatch.setattr(answers, "TURN_SECONDS", 1e-9)
 
     async def run() -> None:
         one: Any = Answers(Service(each=30_000))  # type: ignore[arg-type]
@@ -219,7 +233,9 @@ def test_words_are_marked_in_the_start_of_long_texts() -> None:
         Ranking([doc.id for doc in docs], np.zeros(4, np.float32)),
         [FoundDocument(doc.id, 0.0, doc) for doc in docs],
     )
-    shown = answers._result("tea0 tea1 tea3 green", found, "full")
+    *hits, result = answers._result("tea0 tea1 tea3 green", found, "full")
+    assert hits == [None] * 4
+    shown = json.loads(result or b"")
     assert shown["words"] == ["green", "tea0"]
     assert [hit["text"] for hit in shown["hits"]] == [doc.text for doc in docs]
 
