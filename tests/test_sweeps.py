@@ -69,6 +69,16 @@ def test_the_command_line_of_a_case_parses(name: str) -> None:
     group.commands[verb].make_context(verb, words)
 
 
+@pytest.mark.parametrize("total", [1, 10, 200, 1000])
+def test_random_kills_are_spread_over_all_cases(total: int) -> None:
+    counts = {name: choice[1] for name, choice in sweeps._spread(total, [*CASES], 7).items()}
+    assert sum(counts.values()) == total
+    assert len(counts) == min(total, len(set(CASES) - set(sweeps.READ_ONLY)))
+    others = {count for name, count in counts.items() if name not in sweeps.SLOW}
+    assert max(others) - min(others) <= 1
+    assert all(counts.get(name, 0) <= sweeps.FEW for name in sweeps.SLOW)
+
+
 @pytest.mark.parametrize("name", levels.sample("killed", FAST, 3))
 def test_the_same_command_completes_a_killed_one(sweep: Sweep, name: str) -> None:
     sweep("kills", name, "some", 3)
