@@ -18,9 +18,7 @@ MAX_DOCUMENT_QUERY = 4000  # characters of a query in an address; each has up to
 MAX_K = 1000
 MAX_HITS = 4096  # hits with texts or passages, or documents that a reranker reads, of a request
 MAX_MARKED = 20_000  # characters of the texts of a query in which its words are marked
-MAX_READ = (
-    1_000_000  # characters of a text in which the best snippet, or words of a query, are sought
-)
+MAX_READ = 200_000  # characters of a text in which a snippet, or the words of a query, are found
 MAX_INPUTS = 2048  # texts of a request for embeddings
 MAX_TOKENS = 8192  # tokens of such a text, if it is given as tokens
 MAX_DEPTH = 32  # levels of a JSON body
