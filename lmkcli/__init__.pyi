@@ -969,7 +969,7 @@ class Serve(_Serve):
         idle_seconds: Seconds that a connection stays open between two requests.
         stop_seconds: Seconds in which a stopping server answers running requests.
         body_bytes: Bytes of the body of a request.
-        characters: Characters of texts in an answer.
+        characters: Characters of all texts in the answer to a search.
         held_bytes: Bytes of bodies and unread answers of all clients together.
         model: New location of the model, if it was moved.
         trust_remote_code: Run Python code that comes with the model.
