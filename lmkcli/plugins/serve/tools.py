@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from lmkcli import __version__
 from lmkcli.errors import LmkError
 from lmkcli.plugins.serve import schema
-from lmkcli.plugins.serve.answers import Answers, NotFound
+from lmkcli.plugins.serve.answers import Answers, NotFound, json_bytes
 from lmkcli.plugins.serve.batching import Busy
 from lmkcli.plugins.serve.limits import MAX_CHARACTERS, ServerTask
 from lmkcli.plugins.serve.service import SearchService
@@ -40,7 +40,9 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         log_level="WARNING",
     )
 
-    @server.tool()
+    # Every client reads the content of an answer. With an output schema, an answer must have the same value
+    # a second time, as structured content, and agents would read each text twice.
+    @server.tool(structured_output=False)
     async def search(
         query: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)],
         k: Annotated[int, Field(ge=1, le=_MOST, description="Number of documents.")] = 10,
@@ -55,7 +57,7 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
                 description="Conditions: type=pdf, path=mail/**, date>=2026-03, or a field of records.",
             ),
         ] = [],  # noqa: B006 - the default of the tool's schema
-    ) -> dict[str, Any]:
+    ) -> str:
         """Find the documents that answer a question best: id, title, score, and the best passage."""
         given = [index] if index else answers.service.indexes.main
         request = schema.SearchRequest(
@@ -66,28 +68,25 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         for hit in result["hits"]:  # the passage has the text
             if "passage" in hit:
                 hit.pop("text", None)
-        return {key: result[key] for key in ("answered", "meaning", "hits")}
+        shown = {key: result[key] for key in ("answered", "meaning", "hits")}
+        return json_bytes(shown).decode("utf-8")
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def get_document(
         id: Annotated[str, Field(description="The id of a hit.")],  # noqa: A002 - the tool's name
         index: Annotated[
             str | None, Field(description="The index of the hit; default: the first one.")
         ] = None,
         begin: Annotated[int, Field(ge=0, description="First character of a long text.")] = 0,
-    ) -> dict[str, Any]:
+    ) -> str:
         """Return the title and the text of a document. Read a long text in several calls with `begin`."""
         with _shown():
             found = await answers.document(id, index, "")
         text = found["text"]
         piece = text[begin : begin + _LONGEST]
-        return {
-            "id": found["id"],
-            "title": found["title"],
-            "text": piece,
-            "begin": begin,
-            "characters": len(text),
-        }
+        shown = {"id": found["id"], "title": found["title"], "text": piece}
+        shown |= {"begin": begin, "characters": len(text)}
+        return json_bytes(shown).decode("utf-8")
 
     return server
 

@@ -1,5 +1,6 @@
 """The tools for agents, used by the client of the package mcp: in this process, over HTTP and over stdio."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,36 @@ from lmkcli.data.collection import open_collection
 from tests.plugins.serve.conftest import ROOT, Start
 
 
+async def answer(client: Any, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Call a tool, and return the JSON of its only block of text. Nothing is sent twice."""
+    result = await client.call_tool(name, values)
+    assert not result.is_error
+    assert result.structured_content is None
+    (block,) = result.content
+    value: dict[str, Any] = json.loads(block.text)
+    texts = [hit.get("passage", hit)["text"] for hit in value.get("hits", [])]
+    texts += [value["text"]] if "text" in value else []
+    sent = json.dumps(result.model_dump(mode="json"), ensure_ascii=False)
+    assert texts
+    for text in texts:
+        quoted = json.dumps(json.dumps(text, ensure_ascii=False), ensure_ascii=False)[1:-1]
+        assert sent.count(quoted) == texts.count(text)
+    return value
+
+
 async def use(client: Any, beir: Path) -> None:
     """Search, read the first document, and make mistakes."""
     tools = (await client.list_tools()).tools
     assert {tool.name for tool in tools} == {"search", "get_document"}
-    found = await client.call_tool("search", {"query": "rivers carry water", "k": 3})
-    assert not found.is_error
-    hits = found.structured_content["hits"]
+    assert all(tool.output_schema is None for tool in tools)
+    hits = (await answer(client, "search", {"query": "rivers carry water", "k": 3}))["hits"]
     assert len(hits) == 3
     texts = {doc.id: doc for doc in open_collection(str(beir)).docs()}
     first = hits[0]["id"]
-    read = await client.call_tool("get_document", {"id": first})
-    assert read.structured_content["text"] == texts[first].text
-    tail = await client.call_tool("get_document", {"id": first, "begin": 3})
-    assert tail.structured_content["text"] == texts[first].text[3:]
+    read = await answer(client, "get_document", {"id": first})
+    assert read["text"] == texts[first].text
+    tail = await answer(client, "get_document", {"id": first, "begin": 3})
+    assert tail["text"] == texts[first].text[3:]
     for name, values in (
         ("get_document", {"id": "nothing"}),
         ("search", {"query": "x", "index": "nowhere"}),
