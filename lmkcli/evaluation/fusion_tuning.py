@@ -90,10 +90,10 @@ def _candidates(runs: int, bounded: bool) -> Iterator[Fusion]:
 
 
 def _weights(runs: int) -> list[tuple[float, ...]]:
-    """Positive weights with the sum 1."""
+    """Positive weights with the sum 1; no weights are equal ones."""
     steps = _STEPS.get(runs)
     if steps is None:
-        return [(1 / runs,) * runs]
+        return [()]
     parts = (each for each in product(range(1, steps), repeat=runs) if sum(each) == steps)
     return [tuple(part / steps for part in each) for each in parts]
 

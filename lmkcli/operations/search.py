@@ -898,8 +898,13 @@ def _development(name: str, spelling: str) -> str:
 
     head = divided(spelling)[0]
     folder = head.rpartition(":")[0] or head
-    if "/" in name or "." in name or not head:
+    if "/" in name or "." in name:
         return name
+    if not head:
+        raise UsageError(
+            f"--fuse tune:{name}: a split of which collection? One question has none; name it, such as "
+            f"tune:./folder:{name}"
+        )
     if os.path.isdir(os.path.expanduser(folder)):
         return f"{folder}:{name}"
     start = head.rpartition("/")[0]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,11 +44,16 @@ class Fusion:
         """Read 'rrf', 'rrf:60', 'linear' or 'linear:0.3,0.7'. Raises UsageError for other texts."""
         if match := re.fullmatch(r"rrf(?::([0-9]{1,9}))?", text):
             return cls("rrf", k=int(match[1] or 60))
-        number = r"-?[0-9]{1,18}(?:\.[0-9]+)?"
+        number = r"-?(?:[0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)"
         if match := re.fullmatch(rf"linear(?::({number}(?:,{number})*))?", text):
             weights = tuple(map(float, match[1].split(","))) if match[1] else ()
             return cls("linear", weights=weights, scale=scale)
         raise UsageError(f"--fuse {text}: write rrf, rrf:60, linear, linear:0.3,0.7 or tune:dev")
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any]) -> "Fusion":
+        """The fusion that a run records."""
+        return cls(**{**identity, "weights": tuple(identity.get("weights", ()))})
 
     @property
     def meaning(self) -> str:
@@ -67,8 +72,8 @@ class Fusion:
         return {"method": "linear", "weights": list(self.weights), "scale": self.scale}
 
     def __str__(self) -> str:
-        """The notation that `parse` reads."""
-        weights = ",".join(f"{weight:.9f}" for weight in self.weights)
+        """The notation that `parse` reads, with the fewest digits that give the same weights."""
+        weights = ",".join(np.format_float_positional(each, trim="-") for each in self.weights)
         return (
             f"rrf:{self.k}" if self.method == "rrf" else ":".join(filter(None, ("linear", weights)))
         )

@@ -12,7 +12,7 @@ from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError
 from lmkcli.evaluation.fusion_tuning import tune
 from lmkcli.evaluation.measures import evaluate
-from lmkcli.retrieval.fusion import fuse
+from lmkcli.retrieval.fusion import Fusion, fuse
 from tests.conftest import Lmk
 
 
@@ -80,6 +80,13 @@ def test_a_search_tunes_on_another_split(
     assert "mini:tuning" in done.err
     recorded = json.loads((tmp_path / "r.trec.json").read_text())
     assert '"method": "' in json.dumps(recorded["identity"])
+    identity = recorded["identity"]["search"]["fuse"]
+    assert str(Fusion.from_identity(identity)) in done.err
+    page = lmk("browse", tmp_path / "r.trec", "-o", tmp_path / "r.html", "--json")
+    assert "no passages" not in page.err + (tmp_path / "r.html").read_text()
+    question = ("search", tmp_path / "v", "--with", tmp_path / "b", "-q", "rivers")
+    unclear = lmk(*question, "--fuse", "tune:tuning", code=2)
+    assert "tune:./folder:tuning" in unclear.err
     refused = lmk(*search, "--fuse", "tune:test", "--if-exists", "overwrite", code=2)
     assert "queries of the search" in refused.err
     assert (

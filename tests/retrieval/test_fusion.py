@@ -1,3 +1,4 @@
+import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +174,27 @@ def test_spellings(text: str, expected: Fusion) -> None:
 def test_other_spellings_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"rrf:60, linear, linear:0\.3,0\.7 or tune:dev"):
         Fusion.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("linear:0.3,0.7", "linear:0.3,0.7"),
+        ("linear:.4,.6", "linear:0.4,0.6"),
+        ("linear:1,2.", "linear:1,2"),
+        ("linear:0.39999998,0.00000001", "linear:0.39999998,0.00000001"),
+        ("linear:-1,100000000000000000", "linear:-1,100000000000000000"),
+        ("linear", "linear"),
+        ("rrf", "rrf:60"),
+    ],
+)
+def test_weights_are_short_and_are_read_back(text: str, shown: str) -> None:
+    fusion = Fusion.parse(text, "zscore")
+    assert str(fusion) == shown
+    assert Fusion.parse(shown, "zscore") == fusion
+    recorded = json.loads(json.dumps(fusion.identity))
+    again = Fusion.from_identity(recorded)
+    assert (str(again), again.identity) == (shown, fusion.identity)
 
 
 def test_a_wrong_number_of_weights_is_refused() -> None:

@@ -254,28 +254,24 @@ def _open_index(run: Path) -> "Index | None":
     None if the run names no index. DataError if the index is missing.
     """
     from lmkcli.artifact.outputs import sidecar
+    from lmkcli.retrieval.fusion import Fusion
     from lmkcli.retrieval.open_settings import OpenSettings
     from lmkcli.retrieval.pipeline import open_index
     from lmkcli.retrieval.searching import read_manifest
 
     if not sidecar(run).is_file():
         return None
-    facts = read_manifest(run).facts
+    stored = read_manifest(run)
+    facts = stored.facts
     record = facts.operation
     if record.get("operation") == "search":
         kind = operation_kind(record)
-        kept = (
-            "index",
-            "others",
-            "fuse",
-            "fuse_scale",
-            "rerank",
-            "aggregate",
-            "level",
-            "vectors",
-            "model",
-        )
+        kept = ("index", "others", "rerank", "aggregate", "level", "vectors", "model")
         settings = {name: record[name] for name in kept if record.get(name)}
+        if identity := stored.identity.search.get("fuse"):  # development queries may have chosen it
+            fusion = Fusion.from_identity(identity)
+            settings |= {"fuse": str(fusion)}
+            settings |= {"fuse_scale": fusion.scale} if fusion.method == "linear" else {}
         for option in options(kind):
             if option.name in settings and option.flag.role in ("artifact", "model"):
                 settings[option.name] = _resolved(settings[option.name], facts.directory)
