@@ -6,6 +6,7 @@ of records, whole or in shards.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from lmkcli.data import hub_layouts, known_collections
@@ -147,7 +148,7 @@ class Fields:
     def id(self, value: object, where: str, what: str) -> str:
         """The id as text that a TREC run can contain; a number becomes its digits."""
         if not isinstance(value, str):
-            if not isinstance(value, int) or isinstance(value, bool):
+            if not isinstance(value, Integral) or isinstance(value, bool):
                 shown = repr(value)[:_SHOWN]
                 raise DataError(f"{where}: the {what} id is {shown}; write it as a string")
             value = str(value)

@@ -6,7 +6,7 @@ ranx use it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,9 +199,20 @@ def _nested(value: Any, where: str) -> Iterator[Pair]:
             f"{where}: this JSON is not of the form {{query id: {{document id: number}}}}; if it has a "
             f"row for each pair, {_ADVICE}"
         )
+    yield from nested_pairs(value, where)
+
+
+def nested_pairs(value: Mapping[Any, Mapping[Any, Any]], where: str) -> Iterator[Pair]:
+    """Iterate over the pairs of {query id: {document id: number}}."""
     for query_id, numbers in value.items():
         for doc_id, number in numbers.items():
             yield Pair(f"{where} key {query_id!r}", query_id, doc_id, number)
+
+
+def has_columns(names: Iterable[str], numbers: Sequence[str]) -> bool:
+    """Whether columns with these names contain queries, documents and numbers."""
+    plain = [plain_name(str(name)) for name in names]
+    return None not in [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, numbers)]
 
 
 def _csv_pairs(path: Path, numbers: Sequence[str]) -> Iterator[Pair]:

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import chain
-from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -241,8 +240,7 @@ def _add_pair(pair: Pair, scores: dict[str, dict[str, float]]) -> None:
     """Add a hit of a table or of a JSON object. Raises DataError if it is invalid."""
     query_id = Fields().id(pair.query_id, pair.where, "query")
     doc_id = Fields().ranked_id(pair.doc_id, pair.where)
-    score = pair.number
-    text = "" if isinstance(score, bool) or not isinstance(score, Real | str) else str(score)
+    text = str(pair.number)
     if reason := _invalid_reason([query_id, "Q0", doc_id, "1", text, "x"], scores):
         raise DataError(f"{pair.where}: {reason}")
     scores.setdefault(query_id, {})[doc_id] = float(text)

@@ -17,7 +17,7 @@ from typing import Any
 import ir_measures
 from ir_measures import Measure
 
-from lmkcli.data.collection import ArrowTable, Qrel, Source, open_collection
+from lmkcli.data.collection import ArrowTable, Collection, Qrel, Source, open_collection
 from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import Ranking, Run, read_run
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
@@ -193,7 +193,7 @@ def _engine_problem(measure: Measure) -> str:
 def evaluate(
     run: Run | str | Path | Mapping[str, Mapping[str, float]] | ArrowTable,
     qrels: Source,
-    measures: str | Measure | Sequence[str | Measure],
+    measures: str | Measure | Iterable[str | Measure],
     drop_self: bool = False,
 ) -> Scores:
     """Compute measures of a run over all judged queries, by names of ir-measures such as nDCG@10.
@@ -207,9 +207,9 @@ def evaluate(
     for grades above 1,000; Mismatch if the run and the judgements have no query in common.
     """
     run = _run_of(run)
-    measures = (
-        measures if isinstance(measures, Sequence) and not isinstance(measures, str) else [measures]
-    )
+    measures = [measures] if isinstance(measures, str | Measure) else list(measures)
+    if not measures:
+        raise UsageError("measures is empty; name at least one, such as nDCG@10")
     judgements = _judgements(_qrels_of(qrels))
     if run.rankings and run.rankings.keys().isdisjoint(judgements):
         raise Mismatch(
@@ -234,11 +234,11 @@ def evaluate(
 def _qrels_of(qrels: Source) -> Iterable[Qrel]:
     if isinstance(qrels, str | Path) and Path(qrels).is_file():
         return read_qrels(qrels)
-    if isinstance(qrels, Iterable) and not isinstance(qrels, str | Mapping):
-        given = qrels if isinstance(qrels, Sequence) else list(qrels)
-        if all(isinstance(each, tuple) for each in given):
-            return (Qrel(*each) for each in given)
-    return open_collection(qrels).qrels()
+    if isinstance(qrels, str | Path | Collection):
+        return open_collection(qrels).qrels()
+    from lmkcli.data.sources.memory import held_qrels  # imports pyarrow
+
+    return held_qrels(qrels)
 
 
 def _run_of(run: Any) -> Run:

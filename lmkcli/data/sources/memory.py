@@ -34,7 +34,14 @@ from lmkcli.data.collection import (
 from lmkcli.data.columns import ROW, SAMPLE, Typed, document_columns, note, query_columns
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
 from lmkcli.data.metadata import Value, field_values
-from lmkcli.data.pairs import GRADE_NAMES, SCORE_NAMES, pairs_of
+from lmkcli.data.pairs import (
+    GRADE_NAMES,
+    SCORE_NAMES,
+    Pair,
+    has_columns,
+    nested_pairs,
+    pairs_of,
+)
 from lmkcli.data.qrels import qrels_of
 from lmkcli.data.run import Run, run_of
 from lmkcli.errors import DataError, UsageError
@@ -115,9 +122,41 @@ def held_name(value: object) -> str | None:
 
 
 def held_run(value: Any) -> Run:
-    """The run in {query id: {document id: score}}, or in a table with a row for each hit."""
-    rows = ((f"row {number}", row) for number, row in enumerate(HeldRows(value)))
-    return run_of(pairs_of("the run", rows, SCORE_NAMES))
+    """The run in {query id: {document id: score}}, or in a table with a row for each hit.
+
+    Raises UsageError for other objects, and DataError for scores and ids that are none.
+    """
+    return run_of(_held_pairs("the run", value, "score", SCORE_NAMES))
+
+
+def held_qrels(value: Any) -> Iterator[Qrel]:
+    """The judgements in {query id: {document id: grade}}, in a table, or in tuples of three values.
+
+    Raises UsageError for other objects, and DataError for grades and ids that are none.
+    """
+    return qrels_of(_held_pairs("the judgements", value, "grade", GRADE_NAMES), Fields())
+
+
+def _held_pairs(what: str, value: Any, number: str, names: Sequence[str]) -> Iterator[Pair]:
+    form = f"{{query id: {{document id: {number}}}}}"
+    if isinstance(value, str | bytes) or not (
+        hasattr(value, "__arrow_c_stream__") or isinstance(value, Iterable)
+    ):
+        raise UsageError(f"a {type(value).__name__} is not {what}; give {form}, or a table")
+    if isinstance(value, Mapping):
+        odd = next((key for key, each in value.items() if not isinstance(each, Mapping)), None)
+        if odd is None:
+            return nested_pairs(value, what)
+        if not has_columns(value, names):
+            raise UsageError(
+                f"{what}: the value of {odd!r} is a {type(value[odd]).__name__}; give {form}, or a table"
+            )
+    elif not hasattr(value, "__arrow_c_stream__") and not _is_dataset(value):
+        value = list(value)
+        if value and all(isinstance(each, tuple) and len(each) == 3 for each in value):
+            return (Pair(f"row {n}", *each) for n, each in enumerate(value))
+    rows = ((f"row {n}", row) for n, row in enumerate(HeldRows(value)))
+    return pairs_of(what, rows, names)
 
 
 def _held(name: str, rows: tuple[HeldRows, ...]) -> HeldName:

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import ir_measures
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -188,3 +191,79 @@ def test_one_column_is_a_collection_of_texts() -> None:
 def test_half_of_a_surrogate_pair_is_named() -> None:
     with pytest.raises(UsageError, match=r"row 1: half of a surrogate pair.*surrogatepass"):
         lmkcli.open_collection(["tea", "wave \ud83d"])
+
+
+JUDGED = {"q1": {"d1": 1}, "q2": {"d2": 1}}
+RUNS = {
+    "floats of numpy": {"q1": {"d1": np.float32(2), "d3": np.float64(1)}},
+    "integers": {"q1": {"d1": 2, "d3": 1}},
+    "a query without hits": {"q1": {"d1": 2.0}, "q2": {}},
+    "a list of dictionaries": [{"query_id": "q1", "doc_id": "d1", "score": 1.0}],
+    "ScoredDoc of ir_measures": [ir_measures.ScoredDoc("q1", "d1", 1.0)],
+    "tuples": iter([("q1", "d1", 1.0)]),
+    "columns": {"qid": ["q1"], "docno": ["d1"], "score": [1.0]},
+    "pandas": pd.DataFrame({"qid": ["q1"], "docno": ["d1"], "score": [1.0], "rank": [0]}),
+    "polars": pl.DataFrame({"query_id": ["q1"], "doc_id": ["d1"], "score": [1.0]}),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_runs_of_other_libraries_are_scored(kind: str) -> None:
+    scores = lmkcli.evaluate(RUNS[kind], JUDGED, ["nDCG@10"])
+    assert scores.per_query["nDCG@10"] == {"q1": 1.0, "q2": 0.0}
+
+
+@pytest.mark.parametrize("run", [{}, [], {"q1": {}}, {"q1": {}, "q2": {}}])
+def test_all_queries_of_an_empty_run_have_the_score_0(run: Any) -> None:
+    scores = lmkcli.evaluate(run, JUDGED, "nDCG@10")
+    assert scores.per_query == {"nDCG@10": {"q1": 0.0, "q2": 0.0}}
+    assert scores.coverage.missing == ["q1", "q2"]
+
+
+@pytest.mark.parametrize("number", [int, np.int64, np.uint8, str])
+@pytest.mark.parametrize("judged", [int, np.int32, str])
+def test_ids_that_are_numbers_are_their_digits(number: Any, judged: Any) -> None:
+    qrels = {judged(1): {judged(5): 1}}
+    for given in (qrels, [(judged(1), judged(5), np.int64(1))]):
+        scores = lmkcli.evaluate({number(1): {number(5): 2.0}}, given, (m for m in ["nDCG@10"]))
+        assert scores.per_query["nDCG@10"] == {"1": 1.0}
+    frame = pd.DataFrame({"query_id": [1], "doc_id": [5], "relevance": [1]})
+    assert lmkcli.evaluate({number(1): {number(5): 2.0}}, frame, "nDCG@10")["nDCG@10"] == 1.0
+
+
+def test_the_judgements_of_ir_measures_are_read() -> None:
+    qrels = [ir_measures.Qrel("q1", "d1", 1), ir_measures.Qrel("q2", "d2", 1)]
+    assert lmkcli.evaluate({"q1": {"d1": 1.0}}, qrels, [ir_measures.nDCG @ 10])["nDCG@10"] == 0.5
+    assert lmkcli.evaluate({"q1": {"d1": 1.0}}, {**JUDGED, "q3": {}}, "nDCG@10")["nDCG@10"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "message"),
+    [
+        (None, JUDGED, "a NoneType is not the run"),
+        ({"q1": ["d1", "d2"]}, JUDGED, "the value of 'q1' is a list; give {query id:"),
+        ({"q1": [("d1", 1.0)]}, JUDGED, "the value of 'q1' is a list; give {query id:"),
+        ({"q1": {"d1": 1.0}, "q2": 3}, JUDGED, "the value of 'q2' is a int"),
+        ({"q1": {"d1": None}}, JUDGED, "key 'q1': the score 'None' is not a number"),
+        ({"q1": {"d1": "high"}}, JUDGED, "key 'q1': the score 'high' is not a number"),
+        ({"q1": {"d1": float("nan")}}, JUDGED, "the score 'nan' is not a number"),
+        ({"x": {"d1": 1.0}}, JUDGED, "no query of the run is judged"),
+        ({1: {5: 1.0}, "1": {"5": 1.0}}, {1: {5: 1}}, "document '5' occurs twice for query '1'"),
+        ({"q1": {"d1": 1.0}}, None, "a NoneType is not the judgements"),
+        ({"q1": {"d1": 1.0}}, {}, "contain no judgements"),
+        ({"q1": {"d1": 1.0}}, {"q1": {"d1": None}}, "None is not a judgement"),
+        ({"q1": {"d1": 1.0}}, {"q1": {"d1": 0.5}}, "an integer grade"),
+        ({"q1": {"d1": 1.0}}, {"q1": ["d1"]}, "the value of 'q1' is a list; give {query id:"),
+        ({"q1": {"d1": 1.0}}, [("q1", 0, "d1", 1)], "row 0 is a tuple"),
+    ],
+)
+def test_other_objects_are_refused_with_the_form_to_give(
+    run: Any, qrels: Any, message: str
+) -> None:
+    with pytest.raises(LmkError, match=re.escape(message)):
+        lmkcli.evaluate(run, qrels, ["nDCG@10"])
+
+
+def test_no_measure_is_an_error() -> None:
+    with pytest.raises(UsageError, match="name at least one, such as nDCG@10"):
+        lmkcli.evaluate({"q1": {"d1": 1.0}}, JUDGED, [])
