@@ -377,7 +377,8 @@ def _of_mapping(value: Mapping[Any, Any]) -> list[Record]:
             raise UsageError(f"the columns {', '.join(map(str, value))} have different lengths")
         return [dict(zip(value, row, strict=True)) for row in zip(*values, strict=True)]
     numbers = [number for each in values if isinstance(each, Mapping) for number in each.values()]
-    if numbers and all(isinstance(each, Real) for each in numbers):
+    judged = bool(numbers) or (bool(values) and values == [{}] * len(values))
+    if judged and all(isinstance(each, Real) for each in numbers):
         return [dict(value)]
     return [
         {"id": name, **(each if isinstance(each, Mapping) else {"text": each})}

@@ -264,6 +264,10 @@ def test_other_objects_are_refused_with_the_form_to_give(
         lmkcli.evaluate(run, qrels, ["nDCG@10"])
 
 
+def test_judgements_of_queries_without_documents_are_none() -> None:
+    assert list(lmkcli.open_collection(["tea"], qrels={"q1": {}, "q2": {}}).qrels()) == []
+
+
 def test_no_measure_is_an_error() -> None:
     with pytest.raises(UsageError, match="name at least one, such as nDCG@10"):
         lmkcli.evaluate({"q1": {"d1": 1.0}}, JUDGED, [])
