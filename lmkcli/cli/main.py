@@ -97,8 +97,8 @@ def root(
 ) -> None:
     """Dense retrieval over documents of any length: tokenize, encode, index, search, eval."""
     console.quiet = quiet
-    if quiet:  # libraries such as ir_datasets also print progress
-        logging.disable(logging.INFO)
+    if quiet:  # libraries such as ir_datasets also print progress and warnings
+        logging.disable(logging.WARNING)
         os.environ.setdefault("TQDM_DISABLE", "1")
     console.verbose = verbose
 

@@ -316,7 +316,7 @@ def _file_state(*state: int) -> str:
 def _lines(facts: dict[str, Any], depth: int = 0) -> Iterator[str]:
     """One line per fact; nested facts are indented."""
     for key, item in facts.items():
-        if item in ("", None, {}, []):
+        if item in ("", None, {}) or (isinstance(item, list) and not any(e != {} for e in item)):
             continue
         if isinstance(item, dict):
             yield "  " * depth + f"{key}:"

@@ -72,3 +72,19 @@ def test_messages_exceptions_and_warnings_of_libraries(capsys: pytest.CaptureFix
     assert f"{SHOWN} and 3\n" in err
     assert f"ValueError: {SHOWN}\n" in err
     assert f"UserWarning: {SHOWN}\n" in err
+
+
+def test_quiet_silences_warnings_of_libraries(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    """Such as those of ir_datasets about each source of a download that failed."""
+    log = io.StringIO()
+    library = logging.getLogger("ir_datasets")
+    library.addHandler(handler := logging.StreamHandler(log))
+    before = logging.root.manager.disable
+    try:
+        lmk("-q", "index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+        library.warning("Download failed")
+        library.error("no space left")
+    finally:
+        logging.disable(before)
+        library.removeHandler(handler)
+    assert log.getvalue() == "no space left\n"

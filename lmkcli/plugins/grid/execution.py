@@ -420,15 +420,23 @@ def submit(scripts: Sequence[Path], folder: Path) -> dict[str, str]:
 
     Failed tasks do not prevent the next script. DataError with the message of sbatch if it refuses one.
     """
+    written = f"the scripts are written: {', '.join(map(str, scripts))}"
     if shutil.which("sbatch") is None:
         raise DataError(
             "sbatch is missing, so nothing was submitted; run the same command on a machine with SLURM, or "
-            f"without --slurm. The scripts are written: {', '.join(map(str, scripts))}"
+            f"without --slurm; {written}"
         )
     jobs: dict[str, str] = {}
     for script in scripts:
         after = [f"--dependency=afterany:{list(jobs.values())[-1]}"] if jobs else []
-        jobs[script.stem] = _output(["sbatch", "--parsable", *after, str(script)]).partition(";")[0]
+        try:
+            job = _output(["sbatch", "--parsable", *after, str(script)]).partition(";")[0]
+        except DataError as error:
+            names = [f"{name} (job {number})" for name, number in jobs.items()]
+            raise DataError(
+                f"{error}\nsubmitted: {', '.join(names) or 'nothing'}; {written}"
+            ) from None
+        jobs[script.stem] = job
         with atomic_file(folder / SLURM / JOBS) as temporary:
             temporary.write_text(json.dumps(jobs), encoding="utf-8")
     return jobs

@@ -137,8 +137,30 @@ def test_without_slurm_the_error_names_the_program(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "slurm").mkdir()
-    with pytest.raises(DataError, match="sbatch is missing"):
-        execution.submit([tmp_path / "slurm" / "encode.sh"], tmp_path)
+    script = tmp_path / "slurm" / "encode.sh"
+    with pytest.raises(DataError, match=rf"sbatch is missing.*written: {script}"):
+        execution.submit([script], tmp_path)
+
+
+def test_an_error_of_slurm_tells_what_was_submitted_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(
+        '#!/bin/bash\ncase "$*" in *search*) echo "fatal: no partition" >&2; exit 1;; esac\necho 7\n'
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "slurm").mkdir()
+    scripts = [tmp_path / "slurm" / f"{verb}.sh" for verb in ("encode", "search")]
+    with pytest.raises(DataError) as refused:
+        execution.submit(scripts, tmp_path)
+    lines = str(refused.value).splitlines()
+    assert lines[0].endswith("fatal: no partition")
+    assert (
+        lines[1]
+        == f"submitted: encode (job 7); the scripts are written: {scripts[0]}, {scripts[1]}"
+    )
 
 
 INJECTED = "x\ntouch owned\n#"
