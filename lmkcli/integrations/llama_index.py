@@ -3,6 +3,7 @@
 LlamaIndexRetriever("vectors", k=4).retrieve("…") returns passages as nodes of LlamaIndex.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lmkcli.errors import MissingExtra
@@ -27,15 +28,18 @@ class LlamaIndexRetriever(BaseRetriever):
 
     `index` is a path, or the result of `lmkcli.open_index` or `lmkcli.index`. A node has the characters of
     its passage in the text of the document (`start_char_idx`, `end_char_idx`), its document as the source
-    node (`ref_doc_id`), and the other facts of the hit as metadata.
+    node (`ref_doc_id`), and the other facts of the hit as metadata. `where` has conditions that all returned
+    documents fulfil, such as "year>2000".
     """
 
-    def __init__(self, index: OpenIndex | str | Path, k: int = 4) -> None:
-        self._index, self._k = opened(index), k
+    def __init__(
+        self, index: OpenIndex | str | Path, k: int = 4, where: str | Sequence[str] = ()
+    ) -> None:
+        self._index, self._k, self._where = opened(index), k, where
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = retrieve(self._index, query_bundle.query_str, self._k)
+        found = retrieve(self._index, query_bundle.query_str, self._k, self._where)
         return [NodeWithScore(node=_node(each), score=each.score) for each in found]
 
 

@@ -1,6 +1,6 @@
 """What a retriever of another framework returns for a question: passages with their places."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +29,11 @@ def opened(index: OpenIndex | str | Path) -> OpenIndex:
     return index if isinstance(index, OpenIndex) else open_index(index)
 
 
-def retrieve(index: OpenIndex, question: str, k: int) -> Iterator[Retrieved]:
-    """Search for a question, and return its passages, best first."""
-    hits = index.search(question, k)
+def retrieve(
+    index: OpenIndex, question: str, k: int, where: str | Sequence[str] = ()
+) -> Iterator[Retrieved]:
+    """Search for a question, and return its passages, best first; `where` as of `OpenIndex.search`."""
+    hits = index.search(question, k, where)
     for hit, facts in zip(hits, hits.as_json(), strict=True):
         passage, titled = hit.passage, len(hit.content) - len(hit.text)
         for name in {"begin", "end"} & facts.keys():  # a passage may start in the title

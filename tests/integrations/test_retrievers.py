@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,40 @@ def test_llama_index_opens_a_path(documents: Path) -> None:
 
     found = LlamaIndexRetriever(documents).retrieve(QUESTION)
     assert [each.node_id for each in found] == ["bike", "tea"]
+
+
+@pytest.fixture(scope="module")
+def dated() -> lmkcli.OpenIndex:
+    rows = [{"id": f"y{year}", "text": "green tea", "year": year} for year in range(2019, 2025)]
+    return lmkcli.index(rows, kind="bm25")
+
+
+def test_langchain_filters_and_refuses_what_it_does_not_know(dated: lmkcli.OpenIndex) -> None:
+    pytest.importorskip("langchain_core")
+    from lmkcli.integrations.langchain import LangChainRetriever
+
+    def years(found: list[Any]) -> set[str]:
+        return {each.id for each in found}
+
+    retriever = LangChainRetriever(index=dated, k=2, where="year>2022")
+    assert years(retriever.invoke("tea")) == {"y2023", "y2024"}
+    assert len(retriever.invoke("tea", k=1)) == 1
+    only = ["year>2019", "year<2021"]
+    assert years(retriever.invoke("tea", where=only)) == {"y2020"}
+    assert years(asyncio.run(retriever.ainvoke("tea", where=only))) == {"y2020"}
+    assert len(asyncio.run(retriever.ainvoke("tea"))) == 2
+    with pytest.raises(ValueError, match="filter"):
+        LangChainRetriever(index=dated, filter={"year": 2024})
+    with pytest.raises(TypeError, match="filter"):
+        retriever.invoke("tea", filter={"year": 2024})
+
+
+def test_llama_index_filters(dated: lmkcli.OpenIndex) -> None:
+    pytest.importorskip("llama_index.core")
+    from lmkcli.integrations.llama_index import LlamaIndexRetriever
+
+    retriever = LlamaIndexRetriever(dated, where=["year>2022", "year!=2024"])
+    assert [each.node_id for each in retriever.retrieve("tea")] == ["y2023"]
 
 
 @pytest.mark.parametrize("module", ["langchain", "llama_index"])
