@@ -454,8 +454,9 @@ def source_name(value: object) -> str:
     names = (load(row, f"source '{row.name}'", row.holds)(value) for row in holders)
     name: str | None = next(filter(None, names), None)
     if name is None:
+        lazy = "call its collect() first; " * callable(getattr(value, "collect", None))
         raise UsageError(
-            f"a {type(value).__name__} is no collection; give a name, a table (pandas, polars, Arrow, "
+            f"a {type(value).__name__} is no collection; {lazy}give a name, a table (pandas, polars, Arrow, "
             "datasets), or a list of texts or dictionaries"
         )
     return name

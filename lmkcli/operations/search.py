@@ -126,7 +126,7 @@ class Hits(Searched):
     """What a score is, such as 'BM25 score'."""
     answered: bool | None = None
     """Whether the best hit probably answers the question; None if that is unknown."""
-    words: "QueryWords | None" = None
+    words: "QueryWords | None" = field(default=None, compare=False)
     """The words of the question that matter, for snippets."""
 
     def notes(self) -> Iterator[str]:
@@ -170,7 +170,9 @@ class Hits(Searched):
         ]
 
     def as_columns(self) -> Mapping[str, Any]:
-        """The columns of `as_json`, but with the whole texts."""
+        """The columns of `as_json`, but with the whole texts. They exist without hits, too."""
+        if not self.hits:
+            return {name: [] for name in ("rank", "score", "meaning", "id", "title", "text")}
         return columns_of(
             [{**row, "text": hit.text} for row, hit in zip(self.as_json(), self.hits, strict=True)]
         )
@@ -202,7 +204,7 @@ class Hits(Searched):
 
     def __repr__(self) -> str:
         few = ", ".join(f"{hit.id} {hit.score:.4f}" for hit in self.hits[:3])
-        return f"<Hits for {self.question!r}: {few}{', …' if len(self) > 3 else ''}>"
+        return f"<Hits for {self.question!r}: {few or 'none'}{', …' if len(self) > 3 else ''}>"
 
     def blocks(self) -> Iterator[Table | str]:
         """The hits, each with its text or its best passage."""
@@ -928,13 +930,16 @@ def _as_list(queries: Any) -> "list[str] | list[Query]":
         found = list(queries)
     except TypeError:
         found = [queries]
-    for kind in (str, Query):
-        if all(isinstance(query, kind) for query in found):
-            return found
+    if all(isinstance(query, str) for query in found):
+        return list(map(str, found))  # those of NumPy, too
+    if all(isinstance(query, Query) for query in found):
+        return found
+    if all(isinstance(query, Mapping) for query in found):
+        return list(open_collection(found).queries())
     kinds = sorted({type(query).__name__ for query in found})
     raise UsageError(
-        f"a {' and a '.join(kinds)} cannot be searched; give a question, a list of questions, or queries "
-        "with their ids: a dictionary, a table or Query objects"
+        f"values of the type {' and '.join(kinds)} cannot be searched; give a question, a list of questions, "
+        "or queries with their ids: a dictionary, dictionaries, a table or Query objects"
     )
 
 
@@ -953,6 +958,9 @@ class OpenIndex:
         )
         self._collections: OpenedCollections | None = None  # of conditions
 
+    def __reduce__(self) -> Any:  # another process opens the index again
+        return OpenIndex, (self._search, self._name, self._rows)
+
     @property
     def info(self) -> "IndexInfo":
         """The kind of index and its settings."""
@@ -965,7 +973,7 @@ class OpenIndex:
     @overload
     def search(
         self,
-        queries: "Sequence[Query] | Mapping[str, str] | Collection | ArrowTable",
+        queries: "Sequence[Query | Mapping[str, Any]] | Mapping[str, str] | Collection | ArrowTable",
         k: int = _SHOWN,
         where: str | Sequence[str] = (),
     ) -> "Run": ...
@@ -977,9 +985,10 @@ class OpenIndex:
         """The k best documents that fulfil all conditions in `where`, such as "year>2000".
 
         For one question, returns its Hits, with titles, texts and best passages. For a list of questions,
-        returns a list of Hits. For Query objects, a dictionary of questions by their ids, or a table or
-        collection of queries, returns a Run, which can be evaluated and written as a TREC run. Raises
-        UsageError for a condition that cannot be read or compared, and for other queries or numbers.
+        returns a list of Hits. For Query objects, a dictionary of questions by their ids, dictionaries with
+        an id and a text, or a table or collection of queries, returns a Run, which can be evaluated and
+        written as a TREC run. Raises UsageError for a condition that cannot be read or compared, and for
+        other queries or numbers.
         """
         try:
             k = index_number(k)
@@ -989,7 +998,7 @@ class OpenIndex:
             raise UsageError("k is the number of documents: a whole number from 1")
         index = self._narrowed((where,) if isinstance(where, str) else tuple(where))
         if isinstance(queries, str):
-            return find(index, queries, k)
+            return find(index, str(queries), k)
         asked: Any = _as_list(queries)
         if asked and all(isinstance(query, str) for query in asked):
             return [find(index, query, k) for query in asked]

@@ -95,6 +95,13 @@ class Analyzer:
         default = STOP_WORDS.get(language, ())
         self._stop_words = frozenset(default if stopwords is None else self._words(stopwords))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_stemmer"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)  # a stemmer cannot be pickled
+        self._stemmer = Stemmer.Stemmer(self._algorithm) if self._algorithm else None
+
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text in order, with repetitions."""
         words = self._words(text)

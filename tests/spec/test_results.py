@@ -1,5 +1,8 @@
 """Results in Python: tables of pandas and polars, HTML for notebooks, and short reprs."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -80,6 +83,41 @@ def test_hits_are_short_and_become_tables(folder: Path) -> None:
     html = hits._repr_html_()
     assert len(html) < 2000
     assert "&lt;b&gt;tea&lt;/b&gt;" in html
+
+
+def test_no_hits_have_the_same_columns() -> None:
+    hits = lmkcli.index(["green tea"], kind="bm25").search("puncture")
+    assert repr(hits) == "<Hits for 'puncture': none>"
+    for frame in (hits.to_pandas(), hits.to_polars()):
+        assert list(frame.columns) == ["rank", "score", "meaning", "id", "title", "text"]
+        assert len(frame) == 0
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_results_and_open_indexes_are_copied_and_pickled(
+    folder: Path, again: Callable[[Any], Any]
+) -> None:
+    memory = lmkcli.index({"tea": "green tea", "bread": "rye bread"}, kind="bm25")
+    for index, question in ((memory, "teas"), (lmkcli.open_index(folder / "docs"), "wheel")):
+        hits = index.search(question)
+        assert again(hits) == hits
+        assert str(again(hits)) == str(hits)
+        run = index.search({"q1": question})
+        assert str(again(run).to_pandas()) == str(run.to_pandas())
+        scores = lmkcli.evaluate(run, {"q1": {hits[0].id: 1}}, "RR@10")
+        assert again(scores) == scores
+        assert repr(again(index)) == repr(index)
+        assert again(index).search(question).hits == hits.hits
+
+
+def test_questions_of_numpy_and_dictionaries() -> None:
+    index = lmkcli.index({"tea": "green tea", "bread": "rye bread"}, kind="bm25")
+    first, second = index.search(np.array(["tea", "bread"]))
+    assert (repr(first), second[0].id) == (repr(index.search("tea")), "bread")
+    run = index.search([{"id": "q1", "text": "tea"}, {"id": "q2", "text": "bread"}])
+    assert {query: run[query].doc_ids for query in run} == {"q1": ["tea"], "q2": ["bread"]}
+    with pytest.raises(UsageError, match="values of the type int and str cannot be searched"):
+        index.search(["tea", 5])  # type: ignore[list-item]
 
 
 def test_hits_of_chunks_have_their_passages(folder: Path) -> None:
@@ -235,7 +273,7 @@ def test_a_run_is_a_dictionary_or_a_table(folder: Path) -> None:
         assert lmkcli.evaluate(run, qrels, "RR@10")["RR@10"] == 0.75
     numbered = lmkcli.evaluate({1: {2: 0.5}}, {1: {2: 1}}, "RR@10")  # type: ignore[dict-item]
     assert numbered["RR@10"] == 1.0
-    with pytest.raises(DataError, match="name its columns query_id, doc_id and score"):
+    with pytest.raises(DataError, match="key 'q1': the score 'best' is not a number"):
         lmkcli.evaluate({"q1": {"bike": "best"}}, qrels, "RR@10")  # type: ignore[dict-item]
     frame = lmkcli.read_run(folder / "run.trec").to_pandas()
     assert lmkcli.evaluate(frame, qrels, "RR@10")["RR@10"] == 1.0

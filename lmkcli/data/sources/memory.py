@@ -148,8 +148,9 @@ def _held_pairs(what: str, value: Any, number: str, names: Sequence[str]) -> Ite
         if odd is None:
             return nested_pairs(value, what)
         if not has_columns(value, names):
+            kind = type(value[odd]).__name__
             raise UsageError(
-                f"{what}: the value of {odd!r} is a {type(value[odd]).__name__}; give {form}, or a table"
+                f"{what}: the value of {odd!r} has the type {kind}; give {form}, or a table"
             )
     elif not hasattr(value, "__arrow_c_stream__") and not _is_dataset(value):
         value = list(value)
@@ -333,6 +334,10 @@ def _in_python(error: DataError) -> DataError:
     text = (
         str(error).replace("name it after the file, ", "name it: ").replace(" after the file:", ":")
     )
+    text = text.replace(
+        "write ',map_ids=1' after the collection's name to replace white space by '_'",
+        "open_collection(…, map_ids=True) replaces it by '_'",
+    )
     return DataError(text.replace(", or with --fields a+b", ""))
 
 
@@ -346,7 +351,14 @@ def _read(value: Any) -> Any:
         return _of_arrow(value)
     if isinstance(value, Mapping):
         return _of_mapping(value)
-    return value if _is_dataset(value) else [_record(n, each) for n, each in enumerate(value)]
+    if _is_dataset(value):
+        return value
+    records = [_record(n, each) for n, each in enumerate(value)]
+    if isinstance(value, Iterator) and not records:
+        raise UsageError(
+            f"the {type(value).__name__} yields nothing; if it was read before, make it again, or give a list"
+        )
+    return records
 
 
 def _is_dataset(value: Any) -> bool:

@@ -241,9 +241,9 @@ def test_the_judgements_of_ir_measures_are_read() -> None:
     ("run", "qrels", "message"),
     [
         (None, JUDGED, "a NoneType is not the run"),
-        ({"q1": ["d1", "d2"]}, JUDGED, "the value of 'q1' is a list; give {query id:"),
-        ({"q1": [("d1", 1.0)]}, JUDGED, "the value of 'q1' is a list; give {query id:"),
-        ({"q1": {"d1": 1.0}, "q2": 3}, JUDGED, "the value of 'q2' is a int"),
+        ({"q1": ["d1", "d2"]}, JUDGED, "the value of 'q1' has the type list; give {query id:"),
+        ({"q1": [("d1", 1.0)]}, JUDGED, "the value of 'q1' has the type list; give {query id:"),
+        ({"q1": {"d1": 1.0}, "q2": 3}, JUDGED, "the value of 'q2' has the type int; give"),
         ({"q1": {"d1": None}}, JUDGED, "key 'q1': the score 'None' is not a number"),
         ({"q1": {"d1": "high"}}, JUDGED, "key 'q1': the score 'high' is not a number"),
         ({"q1": {"d1": float("nan")}}, JUDGED, "the score 'nan' is not a number"),
@@ -253,7 +253,11 @@ def test_the_judgements_of_ir_measures_are_read() -> None:
         ({"q1": {"d1": 1.0}}, {}, "contain no judgements"),
         ({"q1": {"d1": 1.0}}, {"q1": {"d1": None}}, "None is not a judgement"),
         ({"q1": {"d1": 1.0}}, {"q1": {"d1": 0.5}}, "an integer grade"),
-        ({"q1": {"d1": 1.0}}, {"q1": ["d1"]}, "the value of 'q1' is a list; give {query id:"),
+        (
+            {"q1": {"d1": 1.0}},
+            {"q1": ["d1"]},
+            "the value of 'q1' has the type list; give {query id:",
+        ),
         ({"q1": {"d1": 1.0}}, [("q1", 0, "d1", 1)], "row 0 is a tuple"),
     ],
 )
@@ -266,6 +270,21 @@ def test_other_objects_are_refused_with_the_form_to_give(
 
 def test_judgements_of_queries_without_documents_are_none() -> None:
     assert list(lmkcli.open_collection(["tea"], qrels={"q1": {}, "q2": {}}).qrels()) == []
+
+
+def test_what_cannot_be_read_is_named_with_the_call_to_type() -> None:
+    used = (text for text in ["tea"])
+    assert len(list(lmkcli.open_collection(used).docs())) == 1
+    with pytest.raises(UsageError, match="the generator yields nothing; if it was read before"):
+        lmkcli.open_collection(used)
+    with pytest.raises(
+        UsageError, match=r"a LazyFrame is no collection; call its collect\(\) first"
+    ):
+        lmkcli.open_collection(pl.LazyFrame({"text": ["tea"]}))
+    with pytest.raises(DataError, match=r"'a b' contains white space.*open_collection\(…, map_ids"):
+        list(lmkcli.open_collection({"a b": "tea"}).docs())
+    (mapped,) = lmkcli.open_collection({"a b": "tea"}, map_ids=True).docs()
+    assert mapped.id == "a_b"
 
 
 def test_no_measure_is_an_error() -> None:
