@@ -148,7 +148,7 @@ class Fields:
     def id(self, value: object, where: str, what: str) -> str:
         """The id as text that a TREC run can contain; a number becomes its digits."""
         if not isinstance(value, str):
-            if not isinstance(value, Integral) or isinstance(value, bool):
+            if isinstance(value, bool) or not isinstance(value, Integral):
                 shown = repr(value)[:_SHOWN]
                 raise DataError(f"{where}: the {what} id is {shown}; write it as a string")
             value = str(value)
