@@ -20,7 +20,7 @@ ROWS = (
     SourceRow(
         "folder",
         "lmkcli.plugins.documents.document_folder:open_folder",
-        "the files of a folder: text, Markdown, HTML, PDF, Word, e-books, tables, mail, logs, code",
+        "the files of a folder: text, notebooks, HTML, PDF, Word, e-books, tables, mail, logs, code",
         prefixes=("folder:",),
         claims="lmkcli.plugins.documents.file_trees:claimed",
     ),
@@ -57,6 +57,12 @@ ROWS = (
         "lmkcli.plugins.documents.plain_text:read_markdown",
         "Markdown",
         suffixes=(".md", ".markdown"),
+    ),
+    ReaderRow(
+        "notebook",
+        "lmkcli.plugins.documents.notebook:read",
+        "Jupyter notebooks",
+        suffixes=(".ipynb",),
     ),
     ReaderRow(
         "html",
