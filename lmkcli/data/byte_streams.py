@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple
 
+from lmkcli.data.filetext import marked_encoding, wide_encoding
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 from lmkcli.text.formatting import size
@@ -249,7 +250,7 @@ class Undecodable(NamedTuple):
 
 
 def find_undecodable(path: Path) -> Undecodable | None:
-    """The first wrong byte near the start of a text file, compressed or not; None if there is none.
+    """The first byte of a text file, compressed or not, that is not UTF-8; None if its start has none.
 
     Raises DataError for a binary file, also inside a compressed one.
     """
@@ -262,6 +263,8 @@ def find_undecodable(path: Path) -> Undecodable | None:
             unpack = f"unpack {path.name}, and name the file"
             advice = unpack if path.suffix in COMPRESSED else rename
             raise DataError(f"{what} is a {suffix} file, not text; {advice}")
+    if wide := wide_encoding(head):  # its bytes can be valid UTF-8
+        return Undecodable(1, head[head.index(0)], wide)
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
     except UnicodeDecodeError as error:
@@ -278,8 +281,8 @@ def find_undecodable(path: Path) -> Undecodable | None:
 
 def _guess_encoding(text: bytes) -> str:
     """A likely encoding of a text that is not UTF-8; the bytes 0x80 to 0x9f are letters in cp1252 only."""
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
+    if marked := marked_encoding(text):
+        return marked
     if text.count(0) > len(text) // 4:  # the upper bytes of Latin letters
         return "utf-16-be" if text[::2].count(0) > text[1::2].count(0) else "utf-16-le"
     return "cp1252" if any(0x80 <= byte <= 0x9F for byte in set(text)) else "latin-1"

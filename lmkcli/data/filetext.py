@@ -1,15 +1,26 @@
 """The interface of the readers of files: from the bytes of one file to its title and text."""
 
 import codecs
+import re
+import unicodedata
+from collections import Counter
 from typing import NamedTuple, Protocol
 
 from lmkcli.errors import DataError, UsageError
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # it starts with the mark of UTF-16
+    codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
+_SAMPLE = 8000  # bytes that decide about a wide encoding
+_CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_LATIN_ZEROS = 0.3  # of the bytes of Latin letters in UTF-16, nearly half are zero
+_FREQUENT = "\u3000\u4e00\uac00"  # of the characters with a low byte of zero: a space, yi, and ga
+_MOST_SCRIPTS = 4  # of one text: Japanese has three, and Latin letters
 
 
 class FileText(NamedTuple):
@@ -50,7 +61,7 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
     A byte order mark has the highest priority, then the encoding that the file declares, then `encoding`.
     Raises WrongEncoding if the bytes have another encoding, and DataError if they are not text.
     """
-    mark = next((name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
+    mark = marked_encoding(data)
     tried = [mark] if mark else [*filter(None, (declared, encoding))]
     failure: UnicodeError | None = None
     for each in tried:
@@ -60,10 +71,10 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
             failure = failure or error
             continue
         if "\0" in text:
-            raise DataError("is binary, not text")
+            raise DataError("is binary, not text") if mark else _with_zeros(data, each)
         return text.replace("\r\n", "\n")
     if b"\0" in data:
-        raise DataError("is binary, not text") from failure
+        raise _with_zeros(data, mark or declared or encoding) from failure
     place = f" (byte {failure.start + 1:,})" if isinstance(failure, UnicodeDecodeError) else ""
     if declared or mark:
         raise WrongEncoding(
@@ -73,3 +84,71 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
     raise WrongEncoding(
         f"is not {encoding}{place}; name its encoding, such as ',encoding=cp1252'"
     ) from failure
+
+
+def _with_zeros(data: bytes, encoding: str) -> DataError:
+    """The error for bytes with zeros: another encoding, or no text."""
+    wide = wide_encoding(data)
+    if not wide:
+        return DataError("is binary, not text")
+    return WrongEncoding(f"is not {encoding} but {wide}; name its encoding: ',encoding={wide}'")
+
+
+def marked_encoding(data: bytes) -> str:
+    """The encoding of which the bytes have a byte order mark; empty if they have none."""
+    return next((name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
+
+
+def wide_encoding(data: bytes) -> str:
+    """The encoding, UTF-16 or UTF-32, of a text without a byte order mark; empty for other bytes.
+
+    Such a text contains zero bytes, because spaces and the ends of lines have them. All its characters are
+    printable and assigned, and its letters are from few scripts. The first bytes decide.
+    """
+    sample = data[:_SAMPLE]
+    if 0 not in sample or marked_encoding(sample):
+        return ""
+    found = {each: text for each in _WIDE if (text := _decoded(sample, each, len(data)))}
+    if not found:
+        return ""
+    # In the wrong byte order, ASCII characters become rare ones.
+    return max(found, key=lambda name: sum(map(str.isascii, found[name])))
+
+
+def _decoded(sample: bytes, encoding: str, size: int) -> str:
+    """The text of a sample in a wide encoding; empty if it is unlikely to be that of a text."""
+    try:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        text = decoder.decode(sample, final=len(sample) == size)
+    except UnicodeError:
+        return ""
+    ascii_count = sum(map(str.isascii, text))
+    low_zeros = sum(not ord(each) & 0xFF and each not in _FREQUENT for each in text)
+    if low_zeros >= ascii_count or not all(map(_is_of_texts, set(text))):
+        return ""
+    if "16" in encoding and not _CONTROLS.search(rest := sample.replace(b"\0", b"")):
+        # Without the zeros, it looks like a text in another encoding: a few zeros do not suffice.
+        with_zeros = sample.count(0) >= _LATIN_ZEROS * len(sample)
+        if not with_zeros and _is_utf8(rest):
+            return ""
+    letters = [each for each in text if each.isalpha()]
+    scripts = Counter(unicodedata.name(each, "").partition(" ")[0] for each in letters)
+    usual = sum(count for _, count in scripts.most_common(_MOST_SCRIPTS))
+    return text if usual >= 0.95 * len(letters) else ""
+
+
+def _is_of_texts(character: str) -> bool:
+    return character in "\t\n\f\r" or unicodedata.category(character) not in (
+        "Cc",
+        "Cn",
+        "Co",
+        "Cs",
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data, final=False)
+    except UnicodeError:
+        return False
+    return True

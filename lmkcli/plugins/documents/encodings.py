@@ -2,6 +2,8 @@
 
 from charset_normalizer import from_bytes
 
+from lmkcli.data.filetext import wide_encoding
+
 # Common encodings, the most frequent first. Of two that decode a text equally well, the first one wins.
 _CANDIDATES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2"
@@ -11,6 +13,8 @@ _SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
 
 def guess_encoding(data: bytes) -> str:
     """The encoding of a text that is not UTF-8; empty if the bytes are no text in a common encoding."""
+    if wide := wide_encoding(data):
+        return wide
     sample = data[:_SAMPLE]
     matches = sorted(
         from_bytes(sample, cp_isolation=_CANDIDATES),

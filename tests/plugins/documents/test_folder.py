@@ -103,6 +103,20 @@ def test_a_text_in_utf_16_needs_no_suffix(tmp_path: Path, encoding: str) -> None
     assert collection.skipped_files() == {"broken": "is binary, not text"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_wide_encodings_need_neither_a_mark_nor_a_suffix(tmp_path: Path, encoding: str) -> None:
+    table = '{"id": "1", "text": "dough"}\n{"id": "2", "text": "bread"}\n'
+    for name, text in (("NOTES", "rise\n" * 3000), ("a.txt", "flour"), ("t.jsonl", table)):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [doc.id for doc in collection.docs()] == ["NOTES", "a.txt", "t.jsonl#1", "t.jsonl#2"]
+    assert f"encodings guessed: 3 {encoding}" in collection.summary()
+    for spelling in (f"{tmp_path}/t.jsonl", f"{tmp_path}/t.jsonl,unreadable=skip"):
+        with pytest.raises(DataError, match=rf"perhaps {encoding}.*t\.jsonl.*,encoding={encoding}"):
+            docs(spelling)
+    assert len(docs(f"{tmp_path}/t.jsonl,encoding={encoding}")) == 2
+
+
 def test_archives_in_a_folder_are_named(notes: Path) -> None:
     """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
     names = ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz", "c.tbz2", "d.txz", "e.TBZ", "f.lz4")

@@ -1,11 +1,14 @@
 """Plain text and Markdown."""
 
 import codecs
+import struct
+from random import Random
 
 import pytest
 
-from lmkcli.data.filetext import check_encoding, decode_text
+from lmkcli.data.filetext import WrongEncoding, check_encoding, decode_text, wide_encoding
 from lmkcli.errors import DataError, UsageError
+from lmkcli.plugins.documents.document_folder import read_as
 from lmkcli.plugins.documents.plain_text import read_markdown, read_rst, read_text
 
 
@@ -51,9 +54,16 @@ def test_plain_text_is_read_whole_without_a_title() -> None:
     assert read_text("# é\r\n\fpage two\n".encode(), "utf-8") == ("", "# é\n\fpage two\n")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+MARKS = {
+    "utf-16-be": codecs.BOM_UTF16_BE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+    "utf-32-le": codecs.BOM_UTF32_LE,
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", *MARKS])
 def test_a_byte_order_mark_names_the_encoding(encoding: str) -> None:
-    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    mark = MARKS.get(encoding, b"")
     assert decode_text(mark + "über".encode(encoding), "ascii") == "über"
 
 
@@ -75,6 +85,58 @@ def test_another_encoding_must_be_named() -> None:
 def test_binary_data_is_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="is binary, not text"):
         decode_text(data, "utf-8")
+
+
+WIDE = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+TEXTS = (
+    "Bread rises.",
+    "id,text\r\n1,\u201ccaf\u00e9\u201d \U0001f600\n",
+    "Bánh mì cần được ủ ở nơi ấm áp.\n",
+    "Тесто поднимается.",
+    "Το ψωμί φουσκώνει.",
+    "لحم العجين يرتفع",
+    "रोटी फूलती है।\n",
+    "ขนมปัง ขึ้นฟู\n",
+    "面包一夜之间就发起来了。\n",
+    "パンが一晩で\u3000膨らむ ABC\n",
+    "빵이 부풀어 오른다.\n",
+    "x" * 9999 + "\U0001f600" * 9999,
+)
+# Bytes with zeros that are no text: what programs write, and texts with a few zeros.
+BINARY = [
+    b"bytes\0", b"picture\0", b"a text, and a zero\0 in it", b"\x02\0\x01\0", b"\0" * 64, b"\1\2\3\0",
+    bytes(range(256)) * 9, b"RIFF\x24\x08\0\0WAVEfmt \x10\0\0\0\1\0\2\0", b"name\0value\0other\0last\0",
+    "zer\0o en fran\u00e7ais".encode("latin-1"), b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0\3\0\x3e\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("text", TEXTS)
+def test_utf_16_and_utf_32_need_no_byte_order_mark(text: str, encoding: str) -> None:
+    data = text.encode(encoding)
+    assert wide_encoding(data) == encoding
+    assert read_as(read_text, data, "") == (("", text.replace("\r", "")), encoding)
+    with pytest.raises(WrongEncoding, match=f",encoding={encoding}"):
+        decode_text(data, "cp1252")
+
+
+@pytest.mark.parametrize("data", BINARY)
+def test_bytes_with_zeros_are_not_always_text(data: bytes) -> None:
+    assert wide_encoding(data) == ""
+    with pytest.raises(DataError, match="binary"):
+        read_as(read_text, data, "")
+
+
+def test_drawn_bytes_are_no_text() -> None:
+    random = Random(3)
+    for size in range(104, 4000, 8):  # shorter ones may look like a word
+        array = struct.pack(
+            f"<{size // 4}i", *(random.randrange(-99, 1000) for _ in range(size // 4))
+        )
+        audio = struct.pack(
+            f"<{size // 2}h", *(round(random.gauss(0, 300)) for _ in range(size // 2))
+        )
+        assert not any(map(wide_encoding, (random.randbytes(size) + b"\0\0", array, audio)))
 
 
 FRONT = [
