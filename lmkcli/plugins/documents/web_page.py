@@ -8,23 +8,23 @@ from lxml import etree, html
 
 from lmkcli.data.filetext import FileText, decode_text
 from lmkcli.errors import DataError
+from lmkcli.plugins.documents.web_encodings import LABELS
 
 TITLES = ("head/title", ".//h1")
 HEAD = 1024  # by the HTML standard, the first bytes declare the encoding
-DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_META = re.compile(rb"<meta[\s/]([^>]*)", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rb"""([^\s"'=/>]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([^\s"';]+)""", re.IGNORECASE)
+_XML = re.compile(rb"""\A\s*<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
 # Elements for browsers without scripts, frames or video, and elements that only scripts use.
 _NEVER_SHOWN = frozenset(
     "template noscript noembed noframes datalist iframe audio video canvas".split()
 )
 _HIDING_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 EMPTY_LINES = re.compile(r"\n{3,}")
-# By the Encoding standard, pages that declare the first encoding have the second.
-ACTUAL_ENCODINGS = {
-    "iso-8859-1": "cp1252",
-    "latin1": "cp1252",
-    "us-ascii": "cp1252",
-    "ascii": "cp1252",
-}
+# Bytes that browsers show nothing for, and that Python's cp1252 refuses.
+_UNDEFINED = bytes((0x81, 0x8D, 0x8F, 0x90, 0x9D))
 
 
 def read(data: bytes, encoding: str) -> FileText:
@@ -32,7 +32,10 @@ def read(data: bytes, encoding: str) -> FileText:
 
     A first line that repeats the title is removed.
     """
-    page = decode_text(data, encoding, _declared_encoding(data[:HEAD]))
+    declared = _declared_encoding(data[:HEAD])
+    page = decode_text(
+        data.translate(None, _UNDEFINED) if declared == "cp1252" else data, encoding, declared
+    )
     if not page.strip():
         return FileText("", "")
     tree = _parse(page)
@@ -51,15 +54,34 @@ def read(data: bytes, encoding: str) -> FileText:
 
 
 def _declared_encoding(head: bytes) -> str:
-    """The encoding that a page declares; empty if Python does not know it."""
-    match = DECLARED.search(head)
-    name = match[1].decode("ascii", "replace").lower() if match else ""
-    try:
-        b"a".decode(name, "replace")
-    except (LookupError, UnicodeError):
-        return ""
-    # A declaration that is readable as ASCII cannot be part of a UTF-16 file.
-    return "utf-8" if name.startswith("utf-16") else ACTUAL_ENCODINGS.get(name, name)
+    """The encoding that a page declares in its first bytes, as browsers understand it; '' without one.
+
+    Source: HTML standard, section 13.2.3.2 (prescan a byte stream). Labels that browsers do not know are
+    ignored, even if Python knows them.
+    """
+    head = _COMMENT.sub(b"", head)
+    labels = [_label(_attributes(each[1])) for each in _META.finditer(head)]
+    labels += [each[1] for each in _XML.finditer(head)]
+    names = (each.decode("ascii", "replace").strip().lower() for each in labels)
+    return next((LABELS[each] for each in names if each in LABELS), "")
+
+
+def _attributes(tag: bytes) -> dict[bytes, bytes]:
+    """The attributes of a tag; the first of a name counts."""
+    found: dict[bytes, bytes] = {}
+    for each in _ATTRIBUTE.finditer(tag):
+        found.setdefault(each[1].lower(), each[2] or each[3] or each[4] or b"")
+    return found
+
+
+def _label(meta: dict[bytes, bytes]) -> bytes:
+    """The label of an encoding in a <meta>; empty if it declares none."""
+    if b"charset" in meta:
+        return meta[b"charset"]
+    if meta.get(b"http-equiv", b"").strip().lower() != b"content-type":
+        return b""
+    match = _CHARSET.search(meta.get(b"content", b""))
+    return match[1] if match else b""
 
 
 def _parse(page: str) -> Any:
