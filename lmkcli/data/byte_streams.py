@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from lmkcli.data.filetext import marked_encoding, wide_encoding
+from lmkcli.data.filetext import marked_encoding, other_suffix, wide_encoding
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 from lmkcli.text.formatting import size
@@ -23,14 +23,6 @@ ONCE = "stdin can be read only once, and it was; save it to a file and name the 
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
 _BUFFER = 1 << 17  # bytes
 _CHECKED = 8 << 20  # bytes of a file whose encoding is checked before it is read
-# First bytes of files that are no text -> the suffix of their kind.
-_PACKED = {
-    b"PK\x03\x04": ".zip",
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"%PDF-": ".pdf",
-    b"PAR1": ".parquet",
-}
 _FREE_BYTES = 32 << 20  # of a compressed file; more must be in proportion to the file
 _MOST_TIMES = 100
 _CONTROLS = re.compile("[\0-\x08\x0e-\x19\x1c-\x1f]")
@@ -257,12 +249,11 @@ def find_undecodable(path: Path) -> Undecodable | None:
     with open_stream(path) as stream:
         head = stream.file.read(_CHECKED)
     what = f"{path}: {inner_name(path)} in it" if path.suffix in COMPRESSED else str(path)
-    for start, suffix in _PACKED.items():
-        if head.startswith(start):
-            rename = f"rename it to {path.name}{suffix}"
-            unpack = f"unpack {path.name}, and name the file"
-            advice = unpack if path.suffix in COMPRESSED else rename
-            raise DataError(f"{what} is a {suffix} file, not text; {advice}")
+    if suffix := other_suffix(head):
+        rename = f"rename it to {path.name}{suffix}"
+        unpack = f"unpack {path.name}, and name the file"
+        advice = unpack if path.suffix in COMPRESSED else rename
+        raise DataError(f"{what} is a {suffix} file, not text; {advice}")
     if wide := wide_encoding(head):  # its bytes can be valid UTF-8
         return Undecodable(1, head[head.index(0)], wide)
     try:

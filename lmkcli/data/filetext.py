@@ -1,7 +1,6 @@
 """The interface of the readers of files: from the bytes of one file to its title and text."""
 
 import codecs
-import re
 import unicodedata
 from collections import Counter
 from typing import NamedTuple, Protocol
@@ -15,10 +14,20 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# First bytes of files that are no plain text -> the suffix of their kind.
+_OTHER_KINDS = {
+    b"PK\x03\x04": ".zip",
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"%PDF-": ".pdf",
+    b"PAR1": ".parquet",
+    b"{\\rtf": ".rtf",
+}
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 _SAMPLE = 8000  # bytes that decide about a wide encoding
-_CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-_LATIN_ZEROS = 0.3  # of the bytes of Latin letters in UTF-16, nearly half are zero
+_MOST_PAIRS = (
+    0.6  # of the characters above U+1FFF; of Chinese ones, a fifth are pairs of ASCII characters
+)
 _FREQUENT = "\u3000\u4e00\uac00"  # of the characters with a low byte of zero: a space, yi, and ga
 _MOST_SCRIPTS = 4  # of one text: Japanese has three, and Latin letters
 
@@ -61,6 +70,8 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
     A byte order mark has the highest priority, then the encoding that the file declares, then `encoding`.
     Raises WrongEncoding if the bytes have another encoding, and DataError if they are not text.
     """
+    if suffix := other_suffix(data):
+        raise DataError(f"is a {suffix} file, not text; rename it")
     mark = marked_encoding(data)
     tried = [mark] if mark else [*filter(None, (declared, encoding))]
     failure: UnicodeError | None = None
@@ -72,7 +83,8 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
             continue
         if "\0" in text:
             raise DataError("is binary, not text") if mark else _with_zeros(data, each)
-        return text.replace("\r\n", "\n")
+        text = text.replace("\r\n", "\n")
+        return text if "\n" in text else text.replace("\r", "\n")  # lines as on old Macs
     if b"\0" in data:
         raise _with_zeros(data, mark or declared or encoding) from failure
     place = f" (byte {failure.start + 1:,})" if isinstance(failure, UnicodeDecodeError) else ""
@@ -92,6 +104,11 @@ def _with_zeros(data: bytes, encoding: str) -> DataError:
     if not wide:
         return DataError("is binary, not text")
     return WrongEncoding(f"is not {encoding} but {wide}; name its encoding: ',encoding={wide}'")
+
+
+def other_suffix(data: bytes) -> str:
+    """The suffix of a file that is no plain text, by its first bytes; empty for others."""
+    return next((suffix for start, suffix in _OTHER_KINDS.items() if data.startswith(start)), "")
 
 
 def marked_encoding(data: bytes) -> str:
@@ -126,11 +143,11 @@ def _decoded(sample: bytes, encoding: str, size: int) -> str:
     low_zeros = sum(not ord(each) & 0xFF and each not in _FREQUENT for each in text)
     if low_zeros >= ascii_count or not all(map(_is_of_texts, set(text))):
         return ""
-    if "16" in encoding and not _CONTROLS.search(rest := sample.replace(b"\0", b"")):
-        # Without the zeros, it looks like a text in another encoding: a few zeros do not suffice.
-        with_zeros = sample.count(0) >= _LATIN_ZEROS * len(sample)
-        if not with_zeros and _is_utf8(rest):
-            return ""
+    # Two characters of ASCII with a zero near them look like one of Chinese.
+    high = [ord(each) for each in text if 0x2000 <= ord(each) < 0x10000]
+    pairs = sum(0x20 <= code >> 8 < 0x7F and 0x20 <= code & 0xFF < 0x7F for code in high)
+    if "16" in encoding and pairs > _MOST_PAIRS * len(high):
+        return ""
     letters = [each for each in text if each.isalpha()]
     scripts = Counter(unicodedata.name(each, "").partition(" ")[0] for each in letters)
     usual = sum(count for _, count in scripts.most_common(_MOST_SCRIPTS))
@@ -144,11 +161,3 @@ def _is_of_texts(character: str) -> bool:
         "Co",
         "Cs",
     )
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(data, final=False)
-    except UnicodeError:
-        return False
-    return True

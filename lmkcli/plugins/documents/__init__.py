@@ -56,7 +56,7 @@ ROWS = (
         "markdown",
         "lmkcli.plugins.documents.plain_text:read_markdown",
         "Markdown",
-        suffixes=(".md", ".markdown"),
+        suffixes=(".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"),
     ),
     ReaderRow(
         "notebook",
@@ -70,7 +70,7 @@ ROWS = (
         "HTML pages",
         "files",
         "inscriptis lxml",
-        suffixes=(".html", ".htm", ".xhtml"),
+        suffixes=(".html", ".htm", ".xhtml", ".shtml"),
     ),
     ReaderRow(
         "pdf",

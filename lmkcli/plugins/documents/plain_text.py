@@ -18,7 +18,11 @@ _FRONT = re.compile(
     r"(?P<mark>---|\+\+\+)[ \t]*\n(?P<block>.*?)^(?:(?P=mark)|\.\.\.)[ \t]*(?:\n|\Z)",
     re.DOTALL | re.MULTILINE,
 )
-_KEY = re.compile(r"^(?P<key>[\w-]+|\"[^\"\n]+\")[ \t]*[:=](?:[ \t]+(?P<value>.*)|[ \t]*)$")
+_NAME = r"^(?P<key>[\w-]+|\"[^\"\n]+\")[ \t]*"
+_KEYS = {
+    "---": re.compile(rf"{_NAME}[:=](?:[ \t]+(?P<value>.*)|[ \t]*)$"),
+    "+++": re.compile(rf"{_NAME}=[ \t]*(?P<value>.*)$"),
+}
 _INSIDE = re.compile(r"[ \t#\-\[\]{}]|\Z")  # how other lines of metadata start
 # A comment that starts a line, CommonMark 0.31, section 4.6.
 _COMMENT = re.compile(r"^ {0,3}<!--.*?-->[ \t]*\n?", re.DOTALL | re.MULTILINE)
@@ -68,7 +72,7 @@ def _front_matter(text: str) -> tuple[str, str]:
     """The title in the metadata at the start of a text, and the rest; without metadata, '' and the text."""
     found = _FRONT.match(text)
     lines = found["block"].split("\n") if found else []
-    keys = [_KEY.match(line) for line in lines]
+    keys = [_KEYS[found["mark"]].match(line) for line in lines] if found else []
     outer = [bool(key or _INSIDE.match(line)) for key, line in zip(keys, lines, strict=True)]
     if found is None or not all(outer) or not any(keys):
         return "", text  # a horizontal rule

@@ -117,6 +117,38 @@ def test_wide_encodings_need_neither_a_mark_nor_a_suffix(tmp_path: Path, encodin
     assert len(docs(f"{tmp_path}/t.jsonl,encoding={encoding}")) == 2
 
 
+def test_tables_in_other_encodings_are_tables(tmp_path: Path) -> None:
+    """Excel writes UTF-16 with a byte order mark as "Unicode text"."""
+    table = "id\ttext\n1\tschön\n2\tbread\n"
+    (tmp_path / "a.tsv").write_bytes(table.encode("utf-16"))
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(table.encode("cp1252")))
+    (tmp_path / "c.jsonl").write_bytes(
+        b'{"id": "1", "text": "sch\xc3\xb6n s\xc3\xbc\xc3\x9f"}\n' * 3
+        + b'{"id": "2", "text": "\xff"}\n'
+    )
+    found = docs(f"folder:{tmp_path},glob=*.tsv*")
+    assert [(doc.id, doc.text) for doc in found] == [
+        ("a.tsv#1", "schön"),
+        ("a.tsv#2", "bread"),
+        ("b.tsv.gz#1", "schön"),
+        ("b.tsv.gz#2", "bread"),
+    ]
+    assert all("schön süß" in doc.text for doc in docs(f"folder:{tmp_path},glob=*.jsonl"))
+
+
+def test_the_title_is_the_name_without_its_suffix(tmp_path: Path) -> None:
+    names = {
+        "a.b.txt": "a.b",
+        "notes v1.2": "notes v1.2",
+        "3. Letter to Dr. Smith": "",
+        "a.log.1": "",
+    }
+    for name in names:
+        (tmp_path / name).write_text("words")
+    found = {doc.id: doc.title for doc in docs(f"folder:{tmp_path}")}
+    assert found == {name: title or name for name, title in names.items()}
+
+
 def test_archives_in_a_folder_are_named(notes: Path) -> None:
     """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
     names = ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz", "c.tbz2", "d.txz", "e.TBZ", "f.lz4")

@@ -291,7 +291,7 @@ def test_any_name_of_a_file_or_folder_can_be_searched(
 
 
 def test_other_files_are_no_runs(lmk: Lmk, tmp_path: Path) -> None:
-    for name in ("a.png", "a.doc", "a.ipynb"):
+    for name in ("a.png", "a.doc", "a.odt"):
         (tmp_path / name).write_bytes(b"\x89PNG\0\1\n")
         failed = lmk("search", tmp_path / name, "-q", "x", code=2)
         assert "is neither an index nor a document" in failed.err

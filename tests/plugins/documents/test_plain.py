@@ -104,6 +104,7 @@ TEXTS = (
 )
 # Bytes with zeros that are no text: what programs write, and texts with a few zeros.
 BINARY = [
+    b"\1\2\0zebra", b"\0\0lines of text",
     b"bytes\0", b"picture\0", b"a text, and a zero\0 in it", b"\x02\0\x01\0", b"\0" * 64, b"\1\2\3\0",
     bytes(range(256)) * 9, b"RIFF\x24\x08\0\0WAVEfmt \x10\0\0\0\1\0\2\0", b"name\0value\0other\0last\0",
     "zer\0o en fran\u00e7ais".encode("latin-1"), b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0\3\0\x3e\0",
@@ -127,6 +128,25 @@ def test_bytes_with_zeros_are_not_always_text(data: bytes) -> None:
         read_as(read_text, data, "")
 
 
+@pytest.mark.parametrize(("data", "suffix"), [(b"%PDF-1.4 x", ".pdf"), (b"{\\rtf1 x}", ".rtf")])
+def test_files_of_another_kind_are_no_text(data: bytes, suffix: str) -> None:
+    with pytest.raises(DataError, match=rf"is a \{suffix} file, not text; rename it"):
+        read_text(data, "utf-8")
+
+
+def test_lines_of_old_macs() -> None:
+    assert decode_text(b"# T\rone\r", "utf-8") == "# T\none\n"
+    assert decode_text(b"1 %\r2 %\ndone\r\n", "utf-8") == "1 %\r2 %\ndone\n"
+
+
+@pytest.mark.parametrize("text", ["“Schön” – 3 € und süß … ", "面包一夜之间就发起来了。"])
+def test_a_few_wrong_bytes_do_not_change_the_encoding(text: str) -> None:
+    for data in (text.encode() + b"\xe2\x82", text.encode() + b"\xff" + text.encode()):
+        found, encoding = read_as(read_text, data, "")
+        assert (found.text, encoding) == (data.decode("utf-8", "replace"), "utf-8 with wrong bytes")
+    assert read_as(read_text, "süß, schön, größer".encode("cp1252"), "")[1] == "cp1252"
+
+
 def test_drawn_bytes_are_no_text() -> None:
     random = Random(3)
     for size in range(104, 4000, 8):  # shorter ones may look like a word
@@ -145,6 +165,8 @@ FRONT = [
     ('---\r\ntags:\r\n  - a\r\n  - b\r\nTitle: "A \\"B\\""\r\n...\r\ntext', 'A "B"', "text"),
     ("---\ntitle: >-\n  Long\n  title\ndate: 2026-01-01\n---\ntext", "Long title", "text"),
     ('+++\ntitle = "T"\n[extra]\nx = 1\n+++\ntext', "T", "text"),
+    ("+++\ntitle='T'\nx=1\n+++\ntext", "T", "text"),
+    ("---\nx=1\n---\ntext", "", "---\nx=1\n---\ntext"),
     ("---\ndate: 1\n---\n# Head\ntext", "Head", "text"),
     ("---\ntitle: Head\n---\n# Head\ntext", "Head", "text"),
     ("---\n\nA rule, then text\n\n---\nmore", "", "---\n\nA rule, then text\n\n---\nmore"),
