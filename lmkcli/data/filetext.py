@@ -102,7 +102,8 @@ def _with_zeros(data: bytes, encoding: str) -> DataError:
     """The error for bytes with zeros: another encoding, or no text."""
     wide = wide_encoding(data)
     if not wide:
-        return DataError("is binary, not text")
+        remove = f" ({data.count(0):,} zero bytes; to remove them: tr -d '\\000' < FILE > NEW)"
+        return DataError(f"is binary, not text{remove if _is_utf8(data) else ''}")
     return WrongEncoding(f"is not {encoding} but {wide}; name its encoding: ',encoding={wide}'")
 
 
@@ -161,3 +162,11 @@ def _is_of_texts(character: str) -> bool:
         "Co",
         "Cs",
     )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeError:
+        return False
+    return True

@@ -9,9 +9,6 @@ _CANDIDATES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2"
 ).split()
 _SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
-# A text in UTF-8 can have wrong bytes, such as the half of a character where a program cut it. If its
-# characters beyond ASCII are more than these times as many, it is UTF-8: other encodings have few such bytes.
-_GOOD = 4
 
 
 def guess_encoding(data: bytes) -> str:
@@ -41,9 +38,13 @@ def guess_encoding(data: bytes) -> str:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
+    """Whether a text is UTF-8 with wrong bytes, such as the half of a character where a program cut it.
+
+    Of a text in another encoding, few of the bytes beyond ASCII are characters of UTF-8.
+    """
     if 0 in sample:
         return False
     text = sample.decode("utf-8", "replace")
     wrong = text.count("\ufffd")
     good = len(text) - len(text.encode("ascii", "ignore")) - wrong
-    return good > _GOOD * wrong
+    return good >= max(wrong, 1)

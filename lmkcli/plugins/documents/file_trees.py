@@ -102,11 +102,6 @@ def _readers() -> tuple[dict[str, str], dict[str, str]]:
     return suffixes, {name: row.name for row in rows for name in row.names}
 
 
-def has_reader(suffix: str) -> bool:
-    """Whether a reader reads files with this suffix."""
-    return suffix in _readers()[0]
-
-
 def claimed(name: str) -> str:
     """The name in the source `folder` of documents: a folder, a file or an archive; else ''.
 

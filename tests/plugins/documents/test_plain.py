@@ -134,6 +134,11 @@ def test_files_of_another_kind_are_no_text(data: bytes, suffix: str) -> None:
         read_text(data, "utf-8")
 
 
+def test_zero_bytes_in_a_text_are_refused_with_the_command_that_removes_them() -> None:
+    with pytest.raises(DataError, match=r"binary, not text \(3 zero bytes; .*: tr -d '\\000' <"):
+        read_text(b"a log\0\0\0 after a crash", "utf-8")
+
+
 def test_lines_of_old_macs() -> None:
     assert decode_text(b"# T\rone\r", "utf-8") == "# T\none\n"
     assert decode_text(b"1 %\r2 %\ndone\r\n", "utf-8") == "1 %\r2 %\ndone\n"
@@ -141,7 +146,11 @@ def test_lines_of_old_macs() -> None:
 
 @pytest.mark.parametrize("text", ["“Schön” – 3 € und süß … ", "面包一夜之间就发起来了。"])
 def test_a_few_wrong_bytes_do_not_change_the_encoding(text: str) -> None:
-    for data in (text.encode() + b"\xe2\x82", text.encode() + b"\xff" + text.encode()):
+    for data in (
+        text.encode() + b"\xe2\x82",
+        text.encode() + b"\xff\xfe oops",
+        text.encode() + b"\xff" + text.encode(),
+    ):
         found, encoding = read_as(read_text, data, "")
         assert (found.text, encoding) == (data.decode("utf-8", "replace"), "utf-8 with wrong bytes")
     assert read_as(read_text, "süß, schön, größer".encode("cp1252"), "")[1] == "cp1252"
