@@ -463,7 +463,9 @@ class ZipTree(FileTree):
         times = Counter(member.filename for member in self._members)
         for member in sorted(self._members, key=lambda each: each.filename):
             path = member.filename
-            if not selected(path):
+            if not (selected(path) or globs) and is_archive(path):
+                listing.errors[path] = "is an archive; unpack it, or give it alone"
+            elif not selected(path):
                 listing.others[suffix_of(path) or "(no suffix)"] += 1
             elif reason := _refusal(member):
                 listing.errors[path] = reason

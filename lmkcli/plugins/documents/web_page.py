@@ -3,7 +3,11 @@
 import re
 from typing import Any
 
+from inscriptis.css_profiles import RELAXED_CSS_PROFILE
 from inscriptis.html_engine import Inscriptis
+from inscriptis.html_properties import Display
+from inscriptis.model.config import ParserConfig
+from inscriptis.model.html_element import HtmlElement
 from lxml import etree, html
 
 from lmkcli.data.filetext import FileText, decode_text
@@ -17,9 +21,18 @@ _META = re.compile(rb"<meta[\s/]([^>]*)", re.IGNORECASE)
 _ATTRIBUTE = re.compile(rb"""([^\s"'=/>]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([^\s"';]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""\A\s*<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
-# Elements for browsers without scripts, frames or video, and elements that only scripts use.
+# Elements for browsers without scripts, frames, video or ruby, elements that only scripts use, and the
+# readings of ruby, which would divide words.
 _NEVER_SHOWN = frozenset(
-    "template noscript noembed noframes datalist iframe audio video canvas".split()
+    "template noscript noembed noframes datalist iframe audio video canvas rp rt rtc".split()
+)
+# Elements that inscriptis would show in a line with their neighbours, without a space (HTML standard, 15.3).
+_BLOCKS = (
+    "button caption center dd details dialog dir dl dt fieldset form hr legend menu optgroup option search "
+    "section select summary textarea"
+).split()
+_LAYOUT = ParserConfig(
+    css=RELAXED_CSS_PROFILE | {name: HtmlElement(display=Display.block) for name in _BLOCKS}
 )
 _HIDING_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 EMPTY_LINES = re.compile(r"\n{3,}")
@@ -43,7 +56,7 @@ def read(data: bytes, encoding: str) -> FileText:
         if each is not tree and each.getparent() is not None:
             each.drop_tree()
     # Remove the padding of table cells and the empty lines of margins.
-    lines = "\n".join(line.rstrip() for line in Inscriptis(tree).get_text().split("\n"))
+    lines = "\n".join(line.rstrip() for line in Inscriptis(tree, _LAYOUT).get_text().split("\n"))
     text = EMPTY_LINES.sub("\n\n", lines).strip()
     titles = (_words(each.text_content()) for path in TITLES for each in tree.iterfind(path))
     title = next(filter(None, titles), "")

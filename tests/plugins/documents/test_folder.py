@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_the_title_is_the_name_without_its_suffix(tmp_path: Path) -> None:
     assert found == {name: title or name for name, title in names.items()}
 
 
-def test_archives_in_a_folder_are_named(notes: Path) -> None:
+def test_archives_in_a_folder_are_named(notes: Path, tmp_path: Path) -> None:
     """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
     names = ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz", "c.tbz2", "d.txz", "e.TBZ", "f.lz4")
     for name in names:
@@ -161,6 +162,12 @@ def test_archives_in_a_folder_are_named(notes: Path) -> None:
     assert collection.skipped_files()["old.zip"] == "is an archive; unpack it, or give it alone"
     with pytest.raises(DataError, match=r"old\.zip is an archive"):
         docs(f"folder:{notes},unreadable=stop")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a.txt", "words")
+        archive.writestr("inner.zip", "PK")
+    inside = open_collection(f"folder:{tmp_path}/all.zip")
+    assert len(list(inside.docs())) == 1
+    assert inside.skipped_files() == {"inner.zip": "is an archive; unpack it, or give it alone"}
 
 
 def test_files_that_are_not_read_are_counted(notes: Path) -> None:

@@ -125,6 +125,43 @@ def test_tables_and_margins_are_not_padded() -> None:
     assert read(page.encode(), "utf-8").text == "a  wide enough\nb\n\nc\n\nd"
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(
+            "<dl><dt>aa</dt><dd>bb</dd><dt>cc</dt></dl>",
+            "<section>aa</section><section>bb</section>cc",
+        ),
+        *(
+            "<details open><summary>aa</summary>bb</details>cc",
+            "<form>aa</form><center>bb</center>cc",
+        ),
+        *("<select><option>aa</option><option>bb</option></select>cc", "<p>aa<hr>bb<br>cc"),
+        *(
+            "<fieldset><legend>aa</legend>bb</fieldset>cc",
+            "<button>aa</button><button>bb</button>cc",
+        ),
+        *(
+            "<table><caption>aa</caption><tr><th>bb</th><td>cc</td></tr></table>",
+            "<menu>aa</menu>bb cc",
+        ),
+        *(
+            "<article>aa</article><aside>bb</aside><nav>cc</nav>",
+            "<ul><li>aa<li>bb</ul><pre>cc</pre>",
+        ),
+        "<figure>aa<figcaption>bb</figcaption></figure><blockquote>cc</blockquote>",
+    ],
+)
+def test_words_of_neighbouring_elements_are_apart(page: str) -> None:
+    text = read(f"<body>{page}</body>".encode(), "utf-8").text
+    assert text.replace("*", " ").split() == ["aa", "bb", "cc"]
+
+
+def test_readings_of_ruby_do_not_divide_words() -> None:
+    page = "<p><ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</rt></ruby>です"
+    assert read(page.encode(), "utf-8").text == "漢字です"
+
+
 def test_styles_cannot_use_much_memory() -> None:
     page = (
         "<p style='padding-left: 999999999em; margin-top: 99999999em'>x</p><ol start=99999999><li>y"
