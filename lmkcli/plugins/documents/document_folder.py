@@ -320,7 +320,9 @@ class FolderCollection(Collection):
                 if doc.content.strip():
                     yield doc._replace(id=f"#{doc.id}")
             if rows := table.skipped_count():
-                raise DataError(f"has {counted(rows, 'row')} that cannot be read")
+                where, why = next(iter(table.skipped_files().items()))
+                place = where.removeprefix(str(self._tree.root / path)).strip(" :")
+                raise DataError(f"has {counted(rows, 'row')} that cannot be read ({place}: {why})")
             return
         content = self._read(path)
         if content.text.strip():

@@ -137,6 +137,16 @@ def test_tables_in_other_encodings_are_tables(tmp_path: Path) -> None:
     assert all("schön süß" in doc.text for doc in docs(f"folder:{tmp_path},glob=*.jsonl"))
 
 
+def test_rows_that_are_left_out_have_a_place_and_a_reason(tmp_path: Path) -> None:
+    row = '{"id": "%s", "text": "words"}\n'
+    (tmp_path / "a.jsonl").write_text(row % 1 + row % 2 + row % 3 + row % 1 + '{"id": "4", "te\n')
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [doc.id for doc in collection.docs()] == ["a.jsonl#1", "a.jsonl#2", "a.jsonl#3"]
+    reason = collection.skipped_files()["a.jsonl"]
+    assert re.fullmatch(r"has 2 rows that cannot be read \(line 4: .*'1' occurs twice\)", reason)
+    assert "1 file left out (1 has 2 rows that cannot be read)" in collection.summary()
+
+
 def test_the_title_is_the_name_without_its_suffix(tmp_path: Path) -> None:
     names = {
         "a.b.txt": "a.b",
