@@ -18,14 +18,18 @@ from lmkcli.errors import DataError
 from lmkcli.system.input_files import bounded_lines
 
 MAX_MESSAGE = 64 << 20  # bytes; Python's parser takes eleven times as much memory
+# Control characters, where a mail program calls cp1252 Latin-1, and their letters
+_LETTERS = {code: bytes([code]).decode("cp1252", "replace") for code in range(0x80, 0xA0)}
 MAX_HEADER = 4096  # characters of a header; the time of the parser grows with their square
 
 
 class _Bounded(EmailPolicy):
-    """Decodes headers, of long ones the start."""
+    """Decodes headers, of long ones the start; bytes that are not UTF-8 are cp1252."""
 
     def header_fetch_parse(self, name: str, value: str) -> str:
-        return str(super().header_fetch_parse(name, value[:MAX_HEADER]))
+        data = value[:MAX_HEADER].encode("utf-8", "surrogateescape")
+        text = _decoded(data, "utf-8") or data.decode("cp1252", "replace")
+        return str(super().header_fetch_parse(name, text)).translate(_LETTERS)
 
 
 def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record | DataError]]:
@@ -70,6 +74,7 @@ def read_message(data: bytes) -> Record:
 
     Raises DataError, with only the reason, if the bytes are no message.
     """
+    data = data.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
     message: EmailMessage = message_from_bytes(data, policy=_Bounded())  # type: ignore[arg-type]
     if not {"from", "to", "subject", "date"} & {name.lower() for name in message}:
         raise DataError("is no mail message: it has neither a sender nor a subject")
@@ -125,8 +130,8 @@ def _texts(part: Message) -> Iterator[str]:
         return
     if isinstance(inner, list):
         if kind == "multipart/alternative":
-            plain = [each for each in inner if each.get_content_type() == "text/plain"]
-            found = ("\n\n".join(_texts(each)) for each in (*plain, *reversed(inner)))
+            forms = sorted(inner, key=_preference)
+            found = ("\n\n".join(_texts(each)) for each in forms)
             yield next(filter(str.strip, found), "")
         else:
             if kind == "message/rfc822":  # a message that was forwarded as a part
@@ -138,11 +143,19 @@ def _texts(part: Message) -> Iterator[str]:
                 yield from _texts(each)
     elif kind == "text/html":
         yield _page_text(part)
-    elif kind == "text/plain":
+    elif part.get_content_maintype() == "text":
         data = _bytes(part)
         names = (*_charsets(part), "utf-8", "cp1252")
         whole = next((text for name in names if (text := _decoded(data, name)) is not None), None)
         yield data.decode("utf-8", "replace") if whole is None else whole
+
+
+def _preference(part: Message) -> int:
+    """The place of a part among alternatives: a text, a page, and other forms, such as a calendar."""
+    kind = part.get_content_type()
+    if kind == "text/plain":
+        return 0
+    return 1 if kind == "text/html" or part.is_multipart() else 2
 
 
 def _page_text(part: Message) -> str:

@@ -105,8 +105,32 @@ MESSAGES = {
         "page",
     ),
     "signed": (parts("signed", part("one"), part("x", "application/pgp-signature")), "one"),
+    "an empty alternative and a calendar": (
+        parts(
+            "alternative", part(" "), part("<p>page", "text/html"), part("BEGIN", "text/calendar")
+        ),
+        "page",
+    ),
+    "Markdown and a calendar": (
+        parts("mixed", part("# T", "text/markdown"), part("BEGIN", "text/calendar")),
+        "# T\n\nBEGIN",
+    ),
     "lines": (part("one\r\ntwo"), "one\ntwo"),
 }
+
+
+HEADERS = {
+    "Sch\u00f6n".encode(): "Schön",
+    "Sch\u00f6n \u201cx\u201d".encode("cp1252"): "Schön “x”",
+    b"=?iso-8859-1?Q?=93q=94?=": "“q”",
+    b"=?klingon?q?abc?=": "abc",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_encodings_of_headers(header: bytes) -> None:
+    for start in (b"", b"\xef\xbb\xbf", b"\r\n"):
+        assert read_message(start + b"Subject: " + header + b"\n\nx")["title"] == HEADERS[header]
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
