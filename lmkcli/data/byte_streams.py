@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from lmkcli.data.filetext import marked_encoding, other_suffix, wide_encoding
+from lmkcli.data.filetext import SAVE_AS, marked_encoding, other_suffix, wide_encoding
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 from lmkcli.text.formatting import size
@@ -250,7 +250,8 @@ def find_undecodable(path: Path) -> Undecodable | None:
         head = stream.file.read(_CHECKED)
     what = f"{path}: {inner_name(path)} in it" if path.suffix in COMPRESSED else str(path)
     if suffix := other_suffix(head):
-        rename = f"rename it to {path.name}{suffix}"
+        saved = SAVE_AS.get(suffix)
+        rename = f"save it as {saved}" if saved else f"rename it to {path.name}{suffix}"
         unpack = f"unpack {path.name}, and name the file"
         advice = unpack if path.suffix in COMPRESSED else rename
         raise DataError(f"{what} is a {suffix} file, not text; {advice}")

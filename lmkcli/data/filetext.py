@@ -23,6 +23,14 @@ _OTHER_KINDS = {
     b"PAR1": ".parquet",
     b"{\\rtf": ".rtf",
 }
+# Suffix of a kind that lmk does not read -> kinds that programs of this kind can save, and that lmk reads.
+SAVE_AS = {
+    **dict.fromkeys((".doc", ".docm", ".odt", ".pages", ".rtf", ".wpd"), ".docx"),
+    **dict.fromkeys((".key", ".odp", ".ppt", ".pptx"), ".pdf"),
+    **dict.fromkeys((".numbers", ".ods", ".xls", ".xlsm", ".xlsx"), ".csv"),
+    **dict.fromkeys((".azw3", ".mobi"), ".epub"),
+    ".msg": ".eml",
+}
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 _SAMPLE = 8000  # bytes that decide about a wide encoding
 _MOST_PAIRS = (
@@ -71,7 +79,8 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
     Raises WrongEncoding if the bytes have another encoding, and DataError if they are not text.
     """
     if suffix := other_suffix(data):
-        raise DataError(f"is a {suffix} file, not text; rename it")
+        advice = f"save it as {SAVE_AS[suffix]}" if suffix in SAVE_AS else "rename it"
+        raise DataError(f"is a {suffix} file, not text; {advice}")
     mark = marked_encoding(data)
     tried = [mark] if mark else [*filter(None, (declared, encoding))]
     failure: UnicodeError | None = None

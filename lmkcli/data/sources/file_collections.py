@@ -35,6 +35,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.filetext import SAVE_AS
 from lmkcli.data.metadata import OF_FILES, Value, field_values, of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
@@ -112,6 +113,10 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
         raise DataError(
             f"{name}: lmk does not read {_archive_suffix(place)}; type {unpack} {shell_line(path)}, and name "
             "the file inside"
+        )
+    elif save := not given.kind and place.is_file() and SAVE_AS.get(place.suffix.lower()):
+        raise DataError(
+            f"{name}: lmk does not read {place.suffix}; save it as {save}, and name that file"
         )
     elif path == "-" or place.is_file():
         paths = {"docs": path, "queries": path}

@@ -49,8 +49,8 @@ ROWS = (
     ReaderRow(
         "mail",
         "lmkcli.plugins.documents.mail:read",
-        "mail messages",
-        suffixes=(".eml",),
+        "mail messages, and web pages that browsers save in the same format",
+        suffixes=(".eml", ".mht", ".mhtml"),
     ),
     ReaderRow(
         "markdown",

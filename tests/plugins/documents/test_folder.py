@@ -147,6 +147,17 @@ def test_rows_that_are_left_out_have_a_place_and_a_reason(tmp_path: Path) -> Non
     assert "1 file left out (1 has 2 rows that cannot be read)" in collection.summary()
 
 
+@needs_files
+def test_a_web_page_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.mhtml").write_bytes(
+        b"From: <Saved by Blink>\r\nSubject: Knots\r\nContent-Type: multipart/related; boundary=b\r\n\r\n"
+        b"--b\r\nContent-Type: text/html\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
+        b"<meta charset=3D'utf-8'><p>sch=C3=B6n\r\n--b\r\nContent-Type: text/css\r\n\r\np {}\r\n--b--\r\n"
+    )
+    (found,) = docs(f"folder:{tmp_path}")
+    assert (found.title, found.text.split("\n")[-1]) == ("Knots", "schön")
+
+
 def test_the_title_is_the_name_without_its_suffix(tmp_path: Path) -> None:
     names = {
         "a.b.txt": "a.b",

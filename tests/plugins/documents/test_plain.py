@@ -1,14 +1,18 @@
 """Plain text and Markdown."""
 
 import codecs
+import re
 import struct
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from lmkcli.data.filetext import WrongEncoding, check_encoding, decode_text, wide_encoding
+from lmkcli.data.collection import open_collection
+from lmkcli.data.filetext import SAVE_AS, WrongEncoding, check_encoding, decode_text, wide_encoding
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.documents.document_folder import read_as
+from lmkcli.plugins.documents.file_trees import is_known
 from lmkcli.plugins.documents.plain_text import read_markdown, read_rst, read_text
 
 
@@ -128,10 +132,28 @@ def test_bytes_with_zeros_are_not_always_text(data: bytes) -> None:
         read_as(read_text, data, "")
 
 
-@pytest.mark.parametrize(("data", "suffix"), [(b"%PDF-1.4 x", ".pdf"), (b"{\\rtf1 x}", ".rtf")])
-def test_files_of_another_kind_are_no_text(data: bytes, suffix: str) -> None:
-    with pytest.raises(DataError, match=rf"is a \{suffix} file, not text; rename it"):
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"%PDF-1.4 x", "is a .pdf file, not text; rename it"),
+        (b"{\\rtf1 x}", "is a .rtf file, not text; save it as .docx"),
+    ],
+)
+def test_files_of_another_kind_are_no_text(data: bytes, reason: str) -> None:
+    with pytest.raises(DataError, match=re.escape(reason)):
         read_text(data, "utf-8")
+
+
+@pytest.mark.parametrize(("suffix", "save"), SAVE_AS.items())
+def test_kinds_that_are_not_read_are_refused_with_one_that_is(
+    suffix: str, save: str, tmp_path: Path
+) -> None:
+    place = tmp_path / f"a{suffix.upper()}"
+    place.write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match=f"does not read .*; save it as {save}, and name that file"):
+        open_collection(str(place))
+    assert is_known(f"a{save}")
+    assert not is_known(f"a{suffix}")
 
 
 def test_zero_bytes_in_a_text_are_refused_with_the_command_that_removes_them() -> None:
