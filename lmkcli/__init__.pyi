@@ -140,7 +140,7 @@ class Browse(_Browse):
     documents, and passages. It needs no other file and no network. The measures are those of lmk eval.
 
     Texts come from the index that the manifest of a run names, and from the collection of the queries. Runs
-    of other tools need --collection and --qrels.
+    of other tools need --collection, and --qrels if the collection has no judgements.
 
     Args:
         runs: TREC runs, or folders of runs made by lmk; qrels may come first, as in trec_eval.

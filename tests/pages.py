@@ -21,7 +21,7 @@ def pdf(texts: list[str], title: str = "", encrypted: bool = False) -> bytes:
     for number, text in enumerate(texts):
         objects += [_page(HEAD + 2 + 2 * number), _stream(text)]
     trailer = b"/Root 1 0 R " + (b"/Encrypt 4 0 R /ID [<00> <00>]" if encrypted else b"/Info 4 0 R")
-    return _file(objects, trailer)
+    return pdf_file(objects, trailer)
 
 
 def save_pdf(path: Path, texts: list[str], title: str = "") -> None:
@@ -46,7 +46,8 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
 
 
-def _file(objects: list[bytes], trailer: bytes) -> bytes:
+def pdf_file(objects: list[bytes], trailer: bytes) -> bytes:
+    """A file with these objects, numbered from 1."""
     out, places = b"%PDF-1.4\n", []
     for number, each in enumerate(objects, 1):
         places.append(len(out))

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple
 
+from lmkcli.data.filetext import SAVE_AS, marked_encoding, other_suffix, wide_encoding
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 from lmkcli.text.formatting import size
@@ -22,14 +23,6 @@ ONCE = "stdin can be read only once, and it was; save it to a file and name the 
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
 _BUFFER = 1 << 17  # bytes
 _CHECKED = 8 << 20  # bytes of a file whose encoding is checked before it is read
-# First bytes of files that are no text -> the suffix of their kind.
-_PACKED = {
-    b"PK\x03\x04": ".zip",
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"%PDF-": ".pdf",
-    b"PAR1": ".parquet",
-}
 _FREE_BYTES = 32 << 20  # of a compressed file; more must be in proportion to the file
 _MOST_TIMES = 100
 _CONTROLS = re.compile("[\0-\x08\x0e-\x19\x1c-\x1f]")
@@ -249,19 +242,21 @@ class Undecodable(NamedTuple):
 
 
 def find_undecodable(path: Path) -> Undecodable | None:
-    """The first wrong byte near the start of a text file, compressed or not; None if there is none.
+    """The first byte of a text file, compressed or not, that is not UTF-8; None if its start has none.
 
     Raises DataError for a binary file, also inside a compressed one.
     """
     with open_stream(path) as stream:
         head = stream.file.read(_CHECKED)
     what = f"{path}: {inner_name(path)} in it" if path.suffix in COMPRESSED else str(path)
-    for start, suffix in _PACKED.items():
-        if head.startswith(start):
-            rename = f"rename it to {path.name}{suffix}"
-            unpack = f"unpack {path.name}, and name the file"
-            advice = unpack if path.suffix in COMPRESSED else rename
-            raise DataError(f"{what} is a {suffix} file, not text; {advice}")
+    if suffix := other_suffix(head):
+        saved = SAVE_AS.get(suffix)
+        rename = f"save it as {saved}" if saved else f"rename it to {path.name}{suffix}"
+        unpack = f"unpack {path.name}, and name the file"
+        advice = unpack if path.suffix in COMPRESSED else rename
+        raise DataError(f"{what} is a {suffix} file, not text; {advice}")
+    if wide := wide_encoding(head):  # its bytes can be valid UTF-8
+        return Undecodable(1, head[head.index(0)], wide)
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
     except UnicodeDecodeError as error:
@@ -278,8 +273,8 @@ def find_undecodable(path: Path) -> Undecodable | None:
 
 def _guess_encoding(text: bytes) -> str:
     """A likely encoding of a text that is not UTF-8; the bytes 0x80 to 0x9f are letters in cp1252 only."""
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
+    if marked := marked_encoding(text):
+        return marked
     if text.count(0) > len(text) // 4:  # the upper bytes of Latin letters
         return "utf-16-be" if text[::2].count(0) > text[1::2].count(0) else "utf-16-le"
     return "cp1252" if any(0x80 <= byte <= 0x9F for byte in set(text)) else "latin-1"

@@ -35,6 +35,7 @@ from lmkcli.data.byte_streams import (
 from lmkcli.data.collection import WHOLE, Shard, check_text
 from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
 from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
+from lmkcli.data.filetext import wide_encoding
 from lmkcli.data.mbox import read_mailbox
 from lmkcli.data.parquet import Decoder, open_parquet
 from lmkcli.data.stackexchange import is_dump, parse_post
@@ -204,6 +205,9 @@ def _open_pipe(pipe: PipeInput, request: _Request) -> Records:
     kind, first = _kind_and_first(pipe, kind, "", request.given)
     if first.startswith(b"\x1f\x8b"):
         raise DataError("stdin: gzip; unpack it on the way: zcat FILE | lmk …")
+    head = pipe.at(0)
+    if not request.given.encoding and (wide := wide_encoding(head[: len(head) // 4 * 4])):
+        raise DataError(f"stdin: not UTF-8, perhaps {wide}; name the encoding: -,encoding={wide}")
     records = _open_stream(pipe, first, request._replace(given=request.given._replace(kind=kind)))
     return records or TopicRecords(pipe.saved(".topics"), request.shard, request.given.encoding)
 

@@ -1,5 +1,6 @@
 """Data dumps of Stack Exchange: the questions and answers of Posts.xml, a line for each post."""
 
+import codecs
 import html
 import re
 import xml.etree.ElementTree as ElementTree
@@ -65,6 +66,6 @@ def _page_text(body: str) -> str:
     # The title of a page would leave out its first heading.
     page = f"<html><head><title>-</title></head><body>{body}</body></html>"
     try:
-        return read_page(page.encode("utf-8", "replace"), "utf-8").text
+        return read_page(codecs.BOM_UTF8 + page.encode("utf-8", "replace"), "utf-8").text
     except DataError:
         return ""

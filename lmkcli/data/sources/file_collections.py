@@ -35,6 +35,7 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.filetext import SAVE_AS
 from lmkcli.data.metadata import OF_FILES, Value, field_values, of_file
 from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
 from lmkcli.data.qrels import read_qrels
@@ -112,6 +113,10 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
         raise DataError(
             f"{name}: lmk does not read {_archive_suffix(place)}; type {unpack} {shell_line(path)}, and name "
             "the file inside"
+        )
+    elif save := not given.kind and place.is_file() and SAVE_AS.get(place.suffix.lower()):
+        raise DataError(
+            f"{name}: lmk does not read {place.suffix}; save it as {save}, and name that file"
         )
     elif path == "-" or place.is_file():
         paths = {"docs": path, "queries": path}
@@ -319,10 +324,11 @@ def _other_encoding(
     except DataError as error:
         return DataError(f"{what}; and {error}")
     advice = typed.with_option("encoding", wrong.guess)
+    named = f"{what}; name the encoding after the file: {advice}"
+    if wrong.guess.startswith("utf-"):  # every row is such a row
+        return DataError(named)
     skip = typed.with_option("unreadable", "skip")
-    return DataError(
-        f"{what}; name the encoding after the file: {advice}; to go on without such rows: {skip}"
-    )
+    return DataError(f"{named}; to go on without such rows: {skip}")
 
 
 def _queries(records: Records, fields: Fields, typed: Typed) -> Iterator[Query]:
@@ -413,8 +419,10 @@ class FileCollection(Collection):
 
         given = self._format_of(path)
         file = Path(os.path.expanduser(path))
-        checked = path != "-" and not (given.encoding or skip) and is_text(file, given.kind)
-        if checked and (wrong := find_undecodable(file)):
+        checked = path != "-" and not given.encoding and is_text(file, given.kind)
+        wrong = find_undecodable(file) if checked else None
+        # no row of a file in UTF-16 or UTF-32 can be read as UTF-8
+        if wrong and (not skip or wrong.guess.startswith("utf-")):
             raise _other_encoding(wrong, given, typed, resolve)
         resolved = resolve(given, typed)
         if resolved != fields:

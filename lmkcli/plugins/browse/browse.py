@@ -112,7 +112,7 @@ class Browse(Operation[Browsing], PageOptions, ScoreOptions):
     documents, and passages. It needs no other file and no network. The measures are those of lmk eval.
 
     Texts come from the index that the manifest of a run names, and from the collection of the queries. Runs
-    of other tools need --collection and --qrels.
+    of other tools need --collection, and --qrels if the collection has no judgements.
     """
 
     verb: ClassVar[str] = "browse"
@@ -143,6 +143,7 @@ class Browse(Operation[Browsing], PageOptions, ScoreOptions):
 
     def execute(self, report: Report) -> Browsing:
         """Score the runs, collect their evidence, and write the page."""
+        from lmkcli.artifact.outputs import sidecar
         from lmkcli.evaluation import scoring
         from lmkcli.plugins.browse import browse_page, browsing
 
@@ -153,6 +154,8 @@ class Browse(Operation[Browsing], PageOptions, ScoreOptions):
             raise UsageError(
                 f"{len(self.name)} --name for {len(paths)} runs; give one per run, in their order"
             )
+        if not (spellings or all(sidecar(path).is_file() for path in paths)) and self.collection:
+            spellings = [self.collection]  # runs of other tools name no collection
         qrel_sets = scoring.qrel_sets(paths, spellings)
         results = self._scored(paths, qrel_sets)
         judged, notes = qrel_sets[0], list[str]()

@@ -31,6 +31,7 @@ from lmkcli.evaluation.coverage import without_self
 from lmkcli.evaluation.results import ScoredRun, best_values
 from lmkcli.plugins.browse.evidence import Passages
 from lmkcli.retrieval.index import Passage
+from lmkcli.text.formatting import counted
 
 DEPTH = 20  # documents of each ranking
 QUERIES = 1000  # queries of a page; fewer for many runs
@@ -297,13 +298,32 @@ def collect(
         each._replace(groups=of_query)
         for each, of_query in zip(overview.queries, groups, strict=True)
     ]
-    overview = replace(overview, properties=properties, queries=queries)
+    notes = [*overview.notes, *_missing_texts(shown, sources.collection)]
+    overview = replace(overview, properties=properties, queries=queries, notes=notes)
     room = PAGE_BYTES - _REST - len(msgspec.json.encode(overview))
     documents = [list(shown[query.id].values()) for query in rankings.queries]
     size, details = _fitting(documents, room)
     return Browsed(
         overview, details, len({each.id for of_query in documents for each in of_query}), size
     )
+
+
+def _missing_texts(
+    shown: Mapping[str, Mapping[str, ShownDocument]], collection: Collection | None
+) -> Iterator[str]:
+    """A note about hits without a text: a run of another collection, or of passages with ids of their own."""
+    hits = {
+        each.id: each.chars
+        for of_query in shown.values()
+        for each in of_query.values()
+        if each.hits
+    }
+    missing = [name for name, chars in hits.items() if chars is None]
+    if missing and collection is not None:
+        yield (
+            f"{collection.name} has no text of {len(missing):,} of the {counted(len(hits), 'document')} that "
+            f"the runs found, such as {missing[0]!r}; name the collection that was searched with --collection"
+        )
 
 
 def _without_texts(

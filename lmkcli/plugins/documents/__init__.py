@@ -20,7 +20,7 @@ ROWS = (
     SourceRow(
         "folder",
         "lmkcli.plugins.documents.document_folder:open_folder",
-        "the files of a folder: text, Markdown, HTML, PDF, Word, e-books, tables, mail, logs, code",
+        "the files of a folder: text, notebooks, HTML, PDF, Word, e-books, tables, mail, logs, code",
         prefixes=("folder:",),
         claims="lmkcli.plugins.documents.file_trees:claimed",
     ),
@@ -49,14 +49,20 @@ ROWS = (
     ReaderRow(
         "mail",
         "lmkcli.plugins.documents.mail:read",
-        "mail messages",
-        suffixes=(".eml",),
+        "mail messages, and web pages that browsers save in the same format",
+        suffixes=(".eml", ".mht", ".mhtml"),
     ),
     ReaderRow(
         "markdown",
         "lmkcli.plugins.documents.plain_text:read_markdown",
         "Markdown",
-        suffixes=(".md", ".markdown"),
+        suffixes=(".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"),
+    ),
+    ReaderRow(
+        "notebook",
+        "lmkcli.plugins.documents.notebook:read",
+        "Jupyter notebooks",
+        suffixes=(".ipynb",),
     ),
     ReaderRow(
         "html",
@@ -64,7 +70,7 @@ ROWS = (
         "HTML pages",
         "files",
         "inscriptis lxml",
-        suffixes=(".html", ".htm", ".xhtml"),
+        suffixes=(".html", ".htm", ".xhtml", ".shtml"),
     ),
     ReaderRow(
         "pdf",

@@ -54,12 +54,14 @@ from lmkcli.plugins.documents.file_trees import (
     is_table,
     kind_of,
     read_file,
+    suffix_of,
 )
 from lmkcli.system.input_files import MAX_FILE, not_a_file
 from lmkcli.text.formatting import counted, shell_line
 
 OPTIONS = ("encoding", "glob", "map_ids", "qrels", "queries", "unreadable")
 _BETWEEN_GLOBS = re.compile(r"\+(?!\])")
+_UTF8 = "utf-8"  # the guess for a text in UTF-8 with wrong bytes
 MAX_SHOWN = 20  # files that an error message lists
 
 
@@ -318,11 +320,13 @@ class FolderCollection(Collection):
                 if doc.content.strip():
                     yield doc._replace(id=f"#{doc.id}")
             if rows := table.skipped_count():
-                raise DataError(f"has {counted(rows, 'row')} that cannot be read")
+                where, why = next(iter(table.skipped_files().items()))
+                place = where.removeprefix(str(self._tree.root / path)).strip(" :")
+                raise DataError(f"has {counted(rows, 'row')} that cannot be read ({place}: {why})")
             return
         content = self._read(path)
         if content.text.strip():
-            title = content.title or PurePosixPath(path.removesuffix(ZIPPED)).stem
+            title = content.title or _own_title(path)
             yield Doc("", content.text, title)
         elif content.title:
             yield Doc("", "", content.title)
@@ -342,7 +346,9 @@ class FolderCollection(Collection):
             if self._encoding:
                 options["encoding"] = self._encoding
             elif is_text(file) and find_undecodable(file):
-                self._guessed[path] = options["encoding"] = _guess(self._tree.read(path))
+                guessed = _guess(_unzipped(self._tree.read(path), path))
+                if guessed != _UTF8:  # otherwise, the records with the wrong bytes are left out
+                    self._guessed[path] = options["encoding"] = guessed
             table = open_files(str(file), options)
             first = list(islice(table.docs(), 2))
         except LmkError as error:
@@ -448,6 +454,9 @@ def read_as(reader: FileReader, data: bytes, encoding: str) -> tuple[FileText, s
         if encoding:
             raise
     guessed = _guess(data)
+    if guessed == _UTF8:
+        repaired = data.decode("utf-8", "replace").encode("utf-8")
+        return reader(repaired, guessed), "utf-8 with wrong bytes"
     return reader(data, guessed), guessed
 
 
@@ -511,6 +520,12 @@ def _guess(data: bytes) -> str:
     if not encoding:
         raise DataError("is binary, or text in an encoding that lmk does not recognise")
     return encoding
+
+
+def _own_title(path: str) -> str:
+    """The name of a file without its suffix; that of `notes 3. May` has none."""
+    name = PurePosixPath(path.removesuffix(ZIPPED))
+    return name.stem if suffix_of(name.name) else name.name
 
 
 def _suffix(path: str) -> str:

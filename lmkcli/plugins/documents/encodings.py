@@ -2,6 +2,8 @@
 
 from charset_normalizer import from_bytes
 
+from lmkcli.data.filetext import marked_encoding, wide_encoding
+
 # Common encodings, the most frequent first. Of two that decode a text equally well, the first one wins.
 _CANDIDATES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2"
@@ -10,8 +12,15 @@ _SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
 
 
 def guess_encoding(data: bytes) -> str:
-    """The encoding of a text that is not UTF-8; empty if the bytes are no text in a common encoding."""
+    """The encoding of a text that is not valid UTF-8; empty if the bytes are no text in a common encoding.
+
+    'utf-8' if all but a few bytes are UTF-8.
+    """
     sample = data[:_SAMPLE]
+    if _is_mostly_utf8(sample):
+        return "utf-8"
+    if known := marked_encoding(data) or wide_encoding(data):
+        return known
     matches = sorted(
         from_bytes(sample, cp_isolation=_CANDIDATES),
         key=lambda each: (each.chaos, -each.coherence, _CANDIDATES.index(each.encoding)),
@@ -26,3 +35,16 @@ def guess_encoding(data: bytes) -> str:
         except UnicodeError:
             continue
     return ""
+
+
+def _is_mostly_utf8(sample: bytes) -> bool:
+    """Whether a text is UTF-8 with wrong bytes, such as the half of a character where a program cut it.
+
+    Of a text in another encoding, few of the bytes beyond ASCII are characters of UTF-8.
+    """
+    if 0 in sample:
+        return False
+    text = sample.decode("utf-8", "replace")
+    wrong = text.count("\ufffd")
+    good = len(text) - len(text.encode("ascii", "ignore")) - wrong
+    return good >= max(wrong, 1)

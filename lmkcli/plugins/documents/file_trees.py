@@ -3,7 +3,6 @@
 Paths in a tree of files are separated by '/'.
 """
 
-import codecs
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from lmkcli import catalog
 from lmkcli.artifact.outputs import is_artifact
 from lmkcli.data.beir_folder import is_beir
 from lmkcli.data.collection import CONTROL_CHARACTERS
+from lmkcli.data.filetext import marked_encoding, wide_encoding
 from lmkcli.errors import DataError
 from lmkcli.plugins.documents.ignored import (
     GITIGNORE,
@@ -38,11 +38,10 @@ ZIPPED = ".gz"
 ARCHIVES = frozenset(
     f"{ZIP} .7z .bz2 .lz .lz4 .lzma .rar .tar .tbz .tbz2 .tgz .tlz .txz .tzst .xz .zst".split()
 )
-# Bytes of a file without a suffix, which is a text if none of them is zero (as in git), or in UTF-16
+# Bytes of a file without a suffix: a text if none of them is zero (as in git), or in UTF-16 or UTF-32
 _FIRST = 8000
 # The end of `run-1.2`, `notes 3. May` and `app.log.1` is no suffix
 _SUFFIX = re.compile(r"\.[a-z0-9]*[a-z][a-z0-9]*", re.IGNORECASE)
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 # The first words of names of tables in collections
 _DOCS = frozenset(("corpus", "collection", "documents", "docs", "passages"))
@@ -101,11 +100,6 @@ def _readers() -> tuple[dict[str, str], dict[str, str]]:
     rows = catalog.READERS.values()
     suffixes = {suffix: row.name for row in rows for suffix in row.suffixes}
     return suffixes, {name: row.name for row in rows for name in row.names}
-
-
-def has_reader(suffix: str) -> bool:
-    """Whether a reader reads files with this suffix."""
-    return suffix in _readers()[0]
 
 
 def claimed(name: str) -> str:
@@ -388,7 +382,7 @@ class FileTree(ABC):
         if suffix_of(path):
             return False
         first = self.first_bytes(path)
-        return bool(first) and (b"\0" not in first or first.startswith(_UTF16))
+        return bool(first and (0 not in first or marked_encoding(first) or wide_encoding(first)))
 
     def stat(self, path: str) -> os.stat_result:
         """Size and times of the file on disk that contains a path. Raises OSError if it was deleted."""
@@ -469,7 +463,9 @@ class ZipTree(FileTree):
         times = Counter(member.filename for member in self._members)
         for member in sorted(self._members, key=lambda each: each.filename):
             path = member.filename
-            if not selected(path):
+            if not (selected(path) or globs) and is_archive(path):
+                listing.errors[path] = "is an archive; unpack it, or give it alone"
+            elif not selected(path):
                 listing.others[suffix_of(path) or "(no suffix)"] += 1
             elif reason := _refusal(member):
                 listing.errors[path] = reason

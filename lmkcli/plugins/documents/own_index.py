@@ -25,9 +25,10 @@ from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
 from lmkcli.plugins.documents.file_trees import (
+    OneFile,
     check_no_queries,
-    has_reader,
     is_artifact_folder,
+    is_known,
 )
 from lmkcli.progress import Report, mute
 from lmkcli.spec.option import options
@@ -71,21 +72,27 @@ def collection_at(path: Path) -> str:
             check_no_queries(place, given)
         name = str(place) if beir else f"folder:{place}"
     elif place.is_file():
-        name = _file(place)
+        name = _file(place, explicit=given.startswith("folder:"))
     return ",".join([name, *pairs]) if name else ""
 
 
-def _file(file: Path) -> str:
-    """The name of the collection in a file; empty for a run, and for a file of another kind."""
+def _file(file: Path, explicit: bool) -> str:
+    """The name of the collection in a file; empty for a run, and for a file of another kind.
+
+    `explicit` is whether the user called the file a document.
+    """
     from lmkcli.data.run import is_run  # imports NumPy
 
     suffixes = [each.lower() for each in file.suffixes]
     while len(suffixes) > 1 and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
+    if suffix in _COLLECTIONS and explicit:
+        return f"folder:{file}"
     if suffix in _COLLECTIONS:
         return "" if is_run(file) else str(file)
-    if has_reader(suffix) and not is_run(file):
+    documents = explicit or is_known(file.name) or OneFile(file).is_text(file.name)
+    if documents and not is_run(file):
         return f"folder:{file.parent},glob={_escaped(file.name)}"
     return ""
 

@@ -1,6 +1,7 @@
 """The text of PDF files, read with PDFium. Pictures of text are not recognised."""
 
 import threading
+from contextlib import suppress
 
 from pypdfium2 import PdfDocument, PdfiumError
 
@@ -10,6 +11,7 @@ from lmkcli.errors import DataError
 
 PASSWORD_ERROR = 4  # PDFium's code for a file that needs a password
 LINE_END_HYPHEN = "\x02"  # PDFium's character for a hyphen at the end of a line, inside a word
+_NO_TITLES = ("untitled", "(anonymous)", "unknown")  # of programs that were given none
 _PDFIUM_LOCK = threading.Lock()  # PDFium is not thread-safe
 
 
@@ -33,8 +35,19 @@ def read(data: bytes, encoding: str) -> FileText:
 def _pages(data: bytes) -> tuple[str, list[str]]:
     with PdfDocument(data) as document:
         title = " ".join(document.get_metadata_dict().get("Title", "").split())
-        texts = (page.get_textpage().get_text_bounded() for page in document)
-        return title, [_clean(text) for text in texts]
+        document.init_forms()
+        texts = [_clean(_page_text(document, number)) for number in range(len(document))]
+        return "" if title.lower() in _NO_TITLES else title, texts
+
+
+def _page_text(document: PdfDocument, number: int) -> str:
+    """The text of a page; that of a form includes what is written in its fields."""
+    page = document[number]
+    if document.formenv is not None:
+        with suppress(PdfiumError):
+            page.flatten()
+        page = document[number]
+    return str(page.get_textpage().get_text_bounded())
 
 
 def _clean(text: str) -> str:

@@ -18,10 +18,16 @@ _FRONT = re.compile(
     r"(?P<mark>---|\+\+\+)[ \t]*\n(?P<block>.*?)^(?:(?P=mark)|\.\.\.)[ \t]*(?:\n|\Z)",
     re.DOTALL | re.MULTILINE,
 )
-_KEY = re.compile(r"^(?P<key>[\w-]+|\"[^\"\n]+\")[ \t]*[:=](?:[ \t]+(?P<value>.*)|[ \t]*)$")
+_NAME = r"^(?P<key>[\w-]+|\"[^\"\n]+\")[ \t]*"
+_KEYS = {
+    "---": re.compile(rf"{_NAME}[:=](?:[ \t]+(?P<value>.*)|[ \t]*)$"),
+    "+++": re.compile(rf"{_NAME}=[ \t]*(?P<value>.*)$"),
+}
 _INSIDE = re.compile(r"[ \t#\-\[\]{}]|\Z")  # how other lines of metadata start
 # A comment that starts a line, CommonMark 0.31, section 4.6.
 _COMMENT = re.compile(r"^ {0,3}<!--.*?-->[ \t]*\n?", re.DOTALL | re.MULTILINE)
+# The bytes of a picture or another file inside a text (RFC 2397), as editors embed it.
+_PICTURE = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,[A-Za-z0-9+/=%_-]+")
 
 
 def read_text(data: bytes, encoding: str) -> FileText:
@@ -44,11 +50,17 @@ def read_rst(data: bytes, encoding: str) -> FileText:
 def read_markdown(data: bytes, encoding: str) -> FileText:
     """Read Markdown without rendering it; the title is that of its metadata, else the first heading.
 
-    Metadata at the start (front matter) and comments are no text. If the text starts with the heading that is
-    the title, it starts after it, so the title does not occur twice.
+    Metadata at the start (front matter), comments, and the bytes of pictures are no text. If the text starts
+    with the heading that is the title, it starts after it, so the title does not occur twice.
     """
-    title, text = _front_matter(decode_text(data, encoding))
-    text = _without_comments(text)
+    return markdown_document(decode_text(data, encoding))
+
+
+def markdown_document(text: str, title: str = "") -> FileText:
+    """The document of a text in Markdown; `title` has priority over a title in the text."""
+    own, text = _front_matter(text)
+    title = title or own
+    text = _PICTURE.sub("", _without_comments(text))
     first = next(iter(markdown_headings(text)), None)
     title = title or (first.words if first else "")
     if first and first.words == title and not text[: first.start].strip():
@@ -60,7 +72,7 @@ def _front_matter(text: str) -> tuple[str, str]:
     """The title in the metadata at the start of a text, and the rest; without metadata, '' and the text."""
     found = _FRONT.match(text)
     lines = found["block"].split("\n") if found else []
-    keys = [_KEY.match(line) for line in lines]
+    keys = [_KEYS[found["mark"]].match(line) for line in lines] if found else []
     outer = [bool(key or _INSIDE.match(line)) for key, line in zip(keys, lines, strict=True)]
     if found is None or not all(outer) or not any(keys):
         return "", text  # a horizontal rule

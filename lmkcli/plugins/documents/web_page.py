@@ -3,28 +3,41 @@
 import re
 from typing import Any
 
+from inscriptis.css_profiles import RELAXED_CSS_PROFILE
 from inscriptis.html_engine import Inscriptis
+from inscriptis.html_properties import Display
+from inscriptis.model.config import ParserConfig
+from inscriptis.model.html_element import HtmlElement
 from lxml import etree, html
 
 from lmkcli.data.filetext import FileText, decode_text
 from lmkcli.errors import DataError
+from lmkcli.plugins.documents.web_encodings import LABELS
 
 TITLES = ("head/title", ".//h1")
 HEAD = 1024  # by the HTML standard, the first bytes declare the encoding
-DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
-# Elements for browsers without scripts, frames or video, and elements that only scripts use.
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_META = re.compile(rb"<meta[\s/]([^>]*)", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rb"""([^\s"'=/>]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([^\s"';]+)""", re.IGNORECASE)
+_XML = re.compile(rb"""\A\s*<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
+# Elements for browsers without scripts, frames, video or ruby, elements that only scripts use, and the
+# readings of ruby, which would divide words.
 _NEVER_SHOWN = frozenset(
-    "template noscript noembed noframes datalist iframe audio video canvas".split()
+    "template noscript noembed noframes datalist iframe audio video canvas rp rt rtc".split()
+)
+# Elements that inscriptis would show in a line with their neighbours, without a space (HTML standard, 15.3).
+_BLOCKS = (
+    "button caption center dd details dialog dir dl dt fieldset form hr legend menu optgroup option search "
+    "section select summary textarea"
+).split()
+_LAYOUT = ParserConfig(
+    css=RELAXED_CSS_PROFILE | {name: HtmlElement(display=Display.block) for name in _BLOCKS}
 )
 _HIDING_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 EMPTY_LINES = re.compile(r"\n{3,}")
-# By the Encoding standard, pages that declare the first encoding have the second.
-ACTUAL_ENCODINGS = {
-    "iso-8859-1": "cp1252",
-    "latin1": "cp1252",
-    "us-ascii": "cp1252",
-    "ascii": "cp1252",
-}
+# Bytes that browsers show nothing for, and that Python's cp1252 refuses.
+_UNDEFINED = bytes((0x81, 0x8D, 0x8F, 0x90, 0x9D))
 
 
 def read(data: bytes, encoding: str) -> FileText:
@@ -32,7 +45,10 @@ def read(data: bytes, encoding: str) -> FileText:
 
     A first line that repeats the title is removed.
     """
-    page = decode_text(data, encoding, _declared_encoding(data[:HEAD]))
+    declared = _declared_encoding(data[:HEAD])
+    page = decode_text(
+        data.translate(None, _UNDEFINED) if declared == "cp1252" else data, encoding, declared
+    )
     if not page.strip():
         return FileText("", "")
     tree = _parse(page)
@@ -40,7 +56,7 @@ def read(data: bytes, encoding: str) -> FileText:
         if each is not tree and each.getparent() is not None:
             each.drop_tree()
     # Remove the padding of table cells and the empty lines of margins.
-    lines = "\n".join(line.rstrip() for line in Inscriptis(tree).get_text().split("\n"))
+    lines = "\n".join(line.rstrip() for line in Inscriptis(tree, _LAYOUT).get_text().split("\n"))
     text = EMPTY_LINES.sub("\n\n", lines).strip()
     titles = (_words(each.text_content()) for path in TITLES for each in tree.iterfind(path))
     title = next(filter(None, titles), "")
@@ -51,15 +67,34 @@ def read(data: bytes, encoding: str) -> FileText:
 
 
 def _declared_encoding(head: bytes) -> str:
-    """The encoding that a page declares; empty if Python does not know it."""
-    match = DECLARED.search(head)
-    name = match[1].decode("ascii", "replace").lower() if match else ""
-    try:
-        b"a".decode(name, "replace")
-    except (LookupError, UnicodeError):
-        return ""
-    # A declaration that is readable as ASCII cannot be part of a UTF-16 file.
-    return "utf-8" if name.startswith("utf-16") else ACTUAL_ENCODINGS.get(name, name)
+    """The encoding that a page declares in its first bytes, as browsers understand it; '' without one.
+
+    Source: HTML standard, section 13.2.3.2 (prescan a byte stream). Labels that browsers do not know are
+    ignored, even if Python knows them.
+    """
+    head = _COMMENT.sub(b"", head)
+    labels = [_label(_attributes(each[1])) for each in _META.finditer(head)]
+    labels += [each[1] for each in _XML.finditer(head)]
+    names = (each.decode("ascii", "replace").strip().lower() for each in labels)
+    return next((LABELS[each] for each in names if each in LABELS), "")
+
+
+def _attributes(tag: bytes) -> dict[bytes, bytes]:
+    """The attributes of a tag; the first of a name counts."""
+    found: dict[bytes, bytes] = {}
+    for each in _ATTRIBUTE.finditer(tag):
+        found.setdefault(each[1].lower(), each[2] or each[3] or each[4] or b"")
+    return found
+
+
+def _label(meta: dict[bytes, bytes]) -> bytes:
+    """The label of an encoding in a <meta>; empty if it declares none."""
+    if b"charset" in meta:
+        return meta[b"charset"]
+    if meta.get(b"http-equiv", b"").strip().lower() != b"content-type":
+        return b""
+    match = _CHARSET.search(meta.get(b"content", b""))
+    return match[1] if match else b""
 
 
 def _parse(page: str) -> Any:

@@ -216,6 +216,36 @@ def test_a_run_without_texts(lmk: Lmk, runs: Path) -> None:
     assert "--collection" in page.overview["notes"][0]
 
 
+def test_a_run_of_another_tool_has_the_judgements_and_texts_of_the_collection(
+    lmk: Lmk, beir: Path, runs: Path
+) -> None:
+    """Anserini writes such files, and PyTerrier with ranks from 0."""
+    lmk("browse", "other.trec", "--collection", beir, "-o", "given.html")
+    lmk("browse", "other.trec", "--qrels", beir, "-o", "report.html")
+    lines = [line.split() for line in Path("other.trec").read_text().splitlines()]
+    lines = [
+        [q, "Q0", doc, str(int(rank) - 1), score, "pyterrier"]
+        for q, _, doc, rank, score, _ in lines
+    ]
+    Path("pt.res").write_text("".join("\t".join(line) + "\n" for line in lines))
+    lmk("browse", "pt.res", "--collection", beir, "-o", "pyterrier.html")
+    page, given, other = (Page(Path(f"{name}.html")) for name in ("report", "given", "pyterrier"))
+    hits = [doc for docs in page.docs.values() for doc in docs.values() if doc.hits]
+    assert page.docs == given.docs == other.docs
+    assert hits
+    assert all(doc.chars and doc.excerpts for doc in hits)
+    assert any(doc.title for doc in hits)
+    assert all(each.text for each in page.queries.values())
+    assert page.overview["notes"] == []
+
+
+def test_hits_without_a_text_in_the_collection_are_noted(lmk: Lmk, beir: Path, runs: Path) -> None:
+    Path("passages.txt").write_text("q1 Q0 d001#0 1 2 maxp\nq1 Q0 d002 2 1 maxp\n")
+    done = lmk("browse", "passages.txt", "--collection", beir, "-o", "report.html")
+    assert "no text of 1 of the 2 documents" in done.err
+    assert "'d001#0'" in Page(Path("report.html")).overview["notes"][0]
+
+
 def test_the_policy_of_the_page_allows_its_own_parts_only(lmk: Lmk, runs: Path) -> None:
     lmk("browse", "bm25.trec", "-o", "report.html")
     text = Path("report.html").read_bytes()

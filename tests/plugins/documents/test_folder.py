@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,7 +104,74 @@ def test_a_text_in_utf_16_needs_no_suffix(tmp_path: Path, encoding: str) -> None
     assert collection.skipped_files() == {"broken": "is binary, not text"}
 
 
-def test_archives_in_a_folder_are_named(notes: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_wide_encodings_need_neither_a_mark_nor_a_suffix(tmp_path: Path, encoding: str) -> None:
+    table = '{"id": "1", "text": "dough"}\n{"id": "2", "text": "bread"}\n'
+    for name, text in (("NOTES", "rise\n" * 3000), ("a.txt", "flour"), ("t.jsonl", table)):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [doc.id for doc in collection.docs()] == ["NOTES", "a.txt", "t.jsonl#1", "t.jsonl#2"]
+    assert f"encodings guessed: 3 {encoding}" in collection.summary()
+    for spelling in (f"{tmp_path}/t.jsonl", f"{tmp_path}/t.jsonl,unreadable=skip"):
+        with pytest.raises(DataError, match=rf"perhaps {encoding}.*t\.jsonl.*,encoding={encoding}"):
+            docs(spelling)
+    assert len(docs(f"{tmp_path}/t.jsonl,encoding={encoding}")) == 2
+
+
+def test_tables_in_other_encodings_are_tables(tmp_path: Path) -> None:
+    """Excel writes UTF-16 with a byte order mark as "Unicode text"."""
+    table = "id\ttext\n1\tschön\n2\tbread\n"
+    (tmp_path / "a.tsv").write_bytes(table.encode("utf-16"))
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(table.encode("cp1252")))
+    (tmp_path / "c.jsonl").write_bytes(
+        b'{"id": "1", "text": "sch\xc3\xb6n s\xc3\xbc\xc3\x9f"}\n' * 3
+        + b'{"id": "2", "text": "\xff"}\n'
+    )
+    found = docs(f"folder:{tmp_path},glob=*.tsv*")
+    assert [(doc.id, doc.text) for doc in found] == [
+        ("a.tsv#1", "schön"),
+        ("a.tsv#2", "bread"),
+        ("b.tsv.gz#1", "schön"),
+        ("b.tsv.gz#2", "bread"),
+    ]
+    assert all("schön süß" in doc.text for doc in docs(f"folder:{tmp_path},glob=*.jsonl"))
+
+
+def test_rows_that_are_left_out_have_a_place_and_a_reason(tmp_path: Path) -> None:
+    row = '{"id": "%s", "text": "words"}\n'
+    (tmp_path / "a.jsonl").write_text(row % 1 + row % 2 + row % 3 + row % 1 + '{"id": "4", "te\n')
+    collection = open_collection(f"folder:{tmp_path}")
+    assert [doc.id for doc in collection.docs()] == ["a.jsonl#1", "a.jsonl#2", "a.jsonl#3"]
+    reason = collection.skipped_files()["a.jsonl"]
+    assert re.fullmatch(r"has 2 rows that cannot be read \(line 4: .*'1' occurs twice\)", reason)
+    assert "1 file left out (1 has 2 rows that cannot be read)" in collection.summary()
+
+
+@needs_files
+def test_a_web_page_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.mhtml").write_bytes(
+        b"From: <Saved by Blink>\r\nSubject: Knots\r\nContent-Type: multipart/related; boundary=b\r\n\r\n"
+        b"--b\r\nContent-Type: text/html\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
+        b"<meta charset=3D'utf-8'><p>sch=C3=B6n\r\n--b\r\nContent-Type: text/css\r\n\r\np {}\r\n--b--\r\n"
+    )
+    (found,) = docs(f"folder:{tmp_path}")
+    assert (found.title, found.text.split("\n")[-1]) == ("Knots", "schön")
+
+
+def test_the_title_is_the_name_without_its_suffix(tmp_path: Path) -> None:
+    names = {
+        "a.b.txt": "a.b",
+        "notes v1.2": "notes v1.2",
+        "3. Letter to Dr. Smith": "",
+        "a.log.1": "",
+    }
+    for name in names:
+        (tmp_path / name).write_text("words")
+    found = {doc.id: doc.title for doc in docs(f"folder:{tmp_path}")}
+    assert found == {name: title or name for name, title in names.items()}
+
+
+def test_archives_in_a_folder_are_named(notes: Path, tmp_path: Path) -> None:
     """An archive contains documents, so it is not one of the kinds that nobody wants to read."""
     names = ("old.zip", "all.tar.gz", "x/more.7z", "b.txt.xz", "c.tbz2", "d.txz", "e.TBZ", "f.lz4")
     for name in names:
@@ -115,6 +183,12 @@ def test_archives_in_a_folder_are_named(notes: Path) -> None:
     assert collection.skipped_files()["old.zip"] == "is an archive; unpack it, or give it alone"
     with pytest.raises(DataError, match=r"old\.zip is an archive"):
         docs(f"folder:{notes},unreadable=stop")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a.txt", "words")
+        archive.writestr("inner.zip", "PK")
+    inside = open_collection(f"folder:{tmp_path}/all.zip")
+    assert len(list(inside.docs())) == 1
+    assert inside.skipped_files() == {"inner.zip": "is an archive; unpack it, or give it alone"}
 
 
 def test_files_that_are_not_read_are_counted(notes: Path) -> None:

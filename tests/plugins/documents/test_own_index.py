@@ -290,8 +290,21 @@ def test_any_name_of_a_file_or_folder_can_be_searched(
         assert [hit["path"] for hit in found.json] == ["z.md"]
 
 
+def test_a_text_without_a_suffix_is_a_document(lmk: Lmk, tmp_path: Path) -> None:
+    """It is one in a folder; and `folder:` makes a document of any file."""
+    for name in ("README", "notes v1.2", "app.log.1", "wide", "x.zzz"):
+        text = f"rise overnight in {name}"
+        (tmp_path / name).write_text(text, "utf-16-le" if name == "wide" else "utf-8")
+        place = tmp_path / name
+        spelling = f"folder:{place}" if name == "x.zzz" else place
+        hits = lmk("search", spelling, "-q", "overnight", "--json").json
+        assert [hit["path"] for hit in hits] == [name]
+    (tmp_path / "blob").write_bytes(b"PNG\0\1\n")
+    assert "neither an index nor" in lmk("search", tmp_path / "blob", "-q", "x", code=2).err
+
+
 def test_other_files_are_no_runs(lmk: Lmk, tmp_path: Path) -> None:
-    for name in ("a.png", "a.doc", "a.ipynb"):
+    for name in ("a.png", "a.doc", "a.odt"):
         (tmp_path / name).write_bytes(b"\x89PNG\0\1\n")
         failed = lmk("search", tmp_path / name, "-q", "x", code=2)
         assert "is neither an index nor a document" in failed.err

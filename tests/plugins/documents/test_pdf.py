@@ -1,6 +1,7 @@
 """PDF files."""
 
 import contextlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -21,6 +22,25 @@ def test_pages_are_chunks_and_hyphenated_words_are_joined() -> None:
 
 def test_a_page_without_words_is_an_empty_chunk() -> None:
     assert read(pages.pdf(["one", "", "three"]), "utf-8") == ("", "one\f\fthree")
+
+
+def test_the_fields_of_a_form_are_text() -> None:
+    look = "/Type /XObject /Subtype /Form /BBox [0 0 300 20] /Resources << /Font << /F1 3 0 R >> >>"
+    field = "/Type /Annot /Subtype /Widget /FT /Tx /T (f) /V (hemp) /Rect [72 500 372 520] /F 4 /P 5 0 R"
+    data = pages.pdf(["Material"])
+    data = data.replace(b"/Contents 6 0 R", b"/Annots [7 0 R] /Contents 6 0 R")
+    data = data.replace(b"/Type /Catalog", b"/Type /Catalog /AcroForm << /Fields [7 0 R] >>")
+    words = "/Tx BMC q BT /F1 12 Tf 2 6 Td (hemp) Tj ET Q EMC"
+    filled = f"<< {field} /AP << /N 8 0 R >> >>"
+    shown = f"<< {look} /Length {len(words)} >>\nstream\n{words}\nendstream"
+    objects = re.findall(rb"\d+ 0 obj\n(.*?)\nendobj", data, re.DOTALL)
+    whole = pages.pdf_file([*objects, filled.encode(), shown.encode()], b"/Root 1 0 R")
+    assert read(whole, "utf-8").text == "Material\nhemp"
+
+
+@pytest.mark.parametrize("title", ["untitled", "(anonymous)"])
+def test_a_title_that_a_program_filled_in_is_none(title: str) -> None:
+    assert read(pages.pdf(["one"], title), "utf-8") == ("", "one")
 
 
 def test_an_empty_file_is_empty() -> None:

@@ -10,6 +10,7 @@ from lmkcli.errors import DataError
 from tests import damage
 
 pytest.importorskip("inscriptis")
+from lmkcli.plugins.documents.web_encodings import LABELS
 from lmkcli.plugins.documents.web_page import read
 
 PAGE = """<!DOCTYPE html><html><head><title> A  title
@@ -55,6 +56,42 @@ def test_the_declared_encoding_is_used(declared: str, encoding: str) -> None:
     assert read(f"{declared}<p>{word}".encode(encoding), "utf-8").text == word
 
 
+@pytest.mark.parametrize(
+    ("declared", "data", "word"),
+    [
+        ("<meta charset=iso-8859-1>", b"\x93\xe9\x81\x94", "\u201cé\u201d"),
+        ("<meta charset=US-ASCII>", b"\x80", "€"),
+        ("<meta charset=x-user-defined>", b"\xe9", "é"),
+        ("<meta charset=iso-8859-9>", b"\x80\xf0", "€ğ"),
+        ("<meta charset=gb2312>", "镕".encode("gbk"), "镕"),
+        ("<meta charset=shift_jis>", "①".encode("cp932"), "①"),
+        ("<meta charset=ks_c_5601-1987>", "똠".encode("cp949"), "똠"),
+        ("<meta charset=x-sjis>", "日".encode("cp932"), "日"),
+        ("<meta charset=windows-874>", b"\xa1\x85", "ก…"),
+        ("<meta charset=x-mac-roman>", b"\x8e", "é"),
+        ("<meta charset=unicode>", "é".encode(), "é"),
+        ("<meta charset=utf-7>", "+AOk- é".encode(), "+AOk- é"),  # no browser knows it
+        ("<meta charset=unicode_escape>", "\\n é".encode(), "\\n é"),  # a codec of Python
+        ("<!-- <meta charset=koi8-r> --><meta charset=utf-8>", "é".encode(), "é"),
+        ("<script charset=koi8-r></script>", "é".encode(), "é"),
+        ("<meta name=x content='charset=koi8-r'><meta charset=utf-8>", "é".encode(), "é"),
+        ("<META CONTENT='text/html;charset=\"koi8-r\"' HTTP-EQUIV=Content-Type>", b"\xc1", "а"),
+        ("<meta name=x content='a>b'><meta\ncharset = 'koi8-r' />", b"\xc1", "а"),
+        ('<?xml version="1.0" encoding="iso-8859-1"?>', b"\x93\xe9", "\u201cé"),
+    ],
+)
+def test_a_declaration_means_what_it_means_in_a_browser(
+    declared: str, data: bytes, word: str
+) -> None:
+    assert read(declared.encode() + b"<p>" + data, "utf-8").text == word
+
+
+def test_all_labels_have_a_codec_that_extends_ascii() -> None:
+    text = "".join(map(chr, range(32, 126))).replace("\\", "").replace("~", "")
+    assert len(LABELS) == 225
+    assert all(text.encode().decode(codec) == text for codec in LABELS.values())
+
+
 def test_another_encoding_than_declared_needs_the_right_one() -> None:
     with pytest.raises(DataError, match="is not utf-8"):
         read(b"<p>\xe9</p>", "utf-8")
@@ -86,6 +123,43 @@ def test_the_title_is_not_repeated() -> None:
 def test_tables_and_margins_are_not_padded() -> None:
     page = "<table><tr><td>a</td><td>wide enough</td></tr><tr><td>b</td></tr></table><h1>c</h1><p>d"
     assert read(page.encode(), "utf-8").text == "a  wide enough\nb\n\nc\n\nd"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(
+            "<dl><dt>aa</dt><dd>bb</dd><dt>cc</dt></dl>",
+            "<section>aa</section><section>bb</section>cc",
+        ),
+        *(
+            "<details open><summary>aa</summary>bb</details>cc",
+            "<form>aa</form><center>bb</center>cc",
+        ),
+        *("<select><option>aa</option><option>bb</option></select>cc", "<p>aa<hr>bb<br>cc"),
+        *(
+            "<fieldset><legend>aa</legend>bb</fieldset>cc",
+            "<button>aa</button><button>bb</button>cc",
+        ),
+        *(
+            "<table><caption>aa</caption><tr><th>bb</th><td>cc</td></tr></table>",
+            "<menu>aa</menu>bb cc",
+        ),
+        *(
+            "<article>aa</article><aside>bb</aside><nav>cc</nav>",
+            "<ul><li>aa<li>bb</ul><pre>cc</pre>",
+        ),
+        "<figure>aa<figcaption>bb</figcaption></figure><blockquote>cc</blockquote>",
+    ],
+)
+def test_words_of_neighbouring_elements_are_apart(page: str) -> None:
+    text = read(f"<body>{page}</body>".encode(), "utf-8").text
+    assert text.replace("*", " ").split() == ["aa", "bb", "cc"]
+
+
+def test_readings_of_ruby_do_not_divide_words() -> None:
+    page = "<p><ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</rt></ruby>です"
+    assert read(page.encode(), "utf-8").text == "漢字です"
 
 
 def test_styles_cannot_use_much_memory() -> None:
