@@ -42,8 +42,7 @@ from lmkcli.pooling.table import SpecialTokens
 from lmkcli.progress import Note, Report, estimate_total
 from lmkcli.spec.recipe import EncoderConfig, setting_types
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.token_blocks import TokenBlock, TokenizedText
-from lmkcli.store.tokens import DocBlock, TokenRow
+from lmkcli.store.token_blocks import DocBlock, TokenBlock, TokenizedText, TokenRow
 from lmkcli.text.formatting import shell_line
 from lmkcli.vectors.rows import AnyRows
 from lmkcli.vectors.stored import DENSE, Vectors
