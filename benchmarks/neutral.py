@@ -66,7 +66,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import Granularities
-from lmkcli.store.tokens import DocBlock
+from lmkcli.store.token_blocks import DocBlock
 from lmkcli.training.data.inputs import TrainingSide
 from lmkcli.training.loop.training_run import run
 from lmkcli.training.request import grans_of, resolve_training, with_first_gran

@@ -8,6 +8,7 @@ an entry point of the group `lmkcli.plugins` (examples/plugin is such a package)
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from lmkcli.errors import MissingExtra, UnknownName, UsageError
+from lmkcli.errors import DataError, MissingExtra, UnknownName, UsageError
 
 GROUP = "lmkcli.plugins"  # the entry points of other packages
 Config = Mapping[str, Any]  # the contents of a model's config.json
@@ -474,6 +475,24 @@ def pooler_row(pool: str) -> PoolerRow:
         name = f"{stem}@k" if f"{stem}@k" in POOLERS else next(others, name)
     POOLERS.check(name)
     return POOLERS[name]
+
+
+def check_installed(pool: str, package: str, what: str) -> None:
+    """Raise DataError for a pooler of a package that is not installed.
+
+    `what` is the thing that needs the pooler, and records the package, such as 'lmk-example 0.1.0'. If it
+    records none, this raises UnknownName.
+    """
+    for name in pool.split("+"):
+        try:
+            pooler_row(name)
+        except UnknownName:
+            if not package:
+                raise
+            raise DataError(
+                f"{what} needs the pooler {name} of the package {package}, which is not installed; install "
+                f"it: pip install {shlex.quote(package.replace(' ', '=='))}"
+            ) from None
 
 
 def is_lexical(kind: str) -> bool:

@@ -28,7 +28,7 @@ from lmkcli.spec.values import FULL, Granularity, Window
 from lmkcli.store.token_blocks import TokenBlock
 
 _KEYS = (
-    *("pool", "gran", "trained_poolers"),
+    *("pool", "pool_package", "gran", "trained_poolers"),
     *("include_prompt", "append_eos", "window", "keep_space"),
 )
 
@@ -52,6 +52,7 @@ class PlacedTransformer(Transformer):
         **settings: Any,
     ) -> None:
         self.pool, self.gran, self.window = pool, gran, window
+        self.pool_package: str = settings.pop("pool_package", "")
         self.trained_poolers: list[str] = settings.pop("trained_poolers", [])
         self.include_prompt: bool = settings.pop("include_prompt", True)
         self.append_eos: bool = settings.pop("append_eos", False)
@@ -154,7 +155,7 @@ class MarkedPooling(Module):
 
 
 class LmkEncoder(InputModule):
-    """A complete model that runs in lmk (TITE, M2-BERT, latent attention), from a folder or the hub."""
+    """A complete model that runs in lmk (TITE, M2-BERT, a pooler with weights), from a folder or the hub."""
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

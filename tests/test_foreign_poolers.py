@@ -115,3 +115,14 @@ def test_a_package_that_cannot_be_used_is_named_once(
     assert failed[0] == 2
     assert said in str(failed[2])
     assert str(failed[2]).count("cannot be used") <= 1
+
+
+def test_a_pooler_with_weights_must_declare_their_folder(
+    tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    """Otherwise neither the digest of a model nor its copies would contain them."""
+    os.symlink(beir, tmp_path / "corpus")
+    os.symlink(tiny_model("bert"), tmp_path / "model")
+    site = install(tmp_path, stores=', module="soft.pooler:Stored"')
+    ((code, _, err),) = run(tmp_path, site, "encode ./corpus -m model --pool soft -o soft")
+    assert (code, "soft 0.1 does not declare the folder of its weights" in str(err)) == (2, True)

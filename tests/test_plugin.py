@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
@@ -93,9 +93,97 @@ def test_its_pooler_with_weights_uses_them_and_they_are_part_of_the_model(
     said = lmk("search", "v3", beir, "-o", "run.trec", code=3).stderr
     assert "the weights of" in said  # not those that made the vectors
     write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
-    how = ["-m", model, "--steps", 2, "--batch-size", 4, "--pool", "gate"]
-    lmk("train", "triples.jsonl", *how, "-o", "trained")
-    lmk("encode", beir, "-m", "trained", "--pool", "gate", "-o", "v")
+    how = ["-m", plain, "--batch-size", 4, "--pool", "gate"]
+    said = lmk("train", "triples.jsonl", *how, "--unit", "token", "-o", "late", code=2).stderr
+    assert "--pool gate has weights" in said
+
+
+@pytest.fixture
+def gated(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Path:
+    """A model whose gates let only the first three dimensions pass."""
+    model = shutil.copytree(tiny_model("bert"), tmp_path / "gated")
+    gates = np.full(json.loads((model / "config.json").read_text())["hidden_size"], -30, np.float32)
+    gates[:3] = 30
+    (model / "gate").mkdir()
+    save_file({"weights": gates}, model / "gate" / "gate.safetensors")
+    write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
+    return model
+
+
+def vectors_of(folder: Path) -> np.ndarray:
+    (part,) = (folder / "parts").glob("*/vectors.npy")
+    return np.load(part)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("train triples.jsonl -m gated --pool gate --steps 2 --batch-size 4 -o made", "made"),
+        (
+            "train triples.jsonl -m gated --pool gate --lora 2 --steps 2 --batch-size 4 -o made",
+            "made/adapter",
+        ),
+        ("export -m gated --pool gate --to sentence-transformers -o made", "made"),
+        ("export -m gated --pool gate --to hub -o made", "made"),
+    ],
+)
+def test_a_new_model_declares_the_pooler_and_contains_its_weights(
+    line: str,
+    folder: str,
+    lmk: Callable[..., Any],
+    forkserver: ForkServer,
+    tmp_path: Path,
+    beir: Path,
+    gated: Path,
+) -> None:
+    """No command after it has the flag --pool, and without the package all name what to install."""
+    lmk(*line.split())
+    lmk("encode", beir, "-m", folder, "--dtype", "fp32", "-o", "v")
+    vectors = vectors_of(tmp_path / "v")
+    assert np.abs(vectors[:, :3]).min()
+    assert not np.abs(vectors[:, 3:]).max()
+    lmk("search", "v", "-q", "green tea")
+    lmk("verify", "v")
+    lmk("export", "-m", folder, "--to", "sentence-transformers", "-o", "again")
+    lmk("encode", beir, "-m", "again", "--dtype", "fp32", "-o", "w")
+    np.testing.assert_array_equal(vectors_of(tmp_path / "w"), vectors)
+    for words in (
+        ("encode", beir, "-m", folder, "-o", "x"),
+        ("train", "triples.jsonl", "-m", folder, "-o", "x"),
+        ("search", "v", "-q", "green tea"),
+        ("update", beir, "v"),
+        ("verify", "v"),
+    ):
+        done = forkserver.run(*words, cwd=tmp_path)
+        assert done.returncode == 3, (words, done.stderr)
+        assert "pip install lmk-example==0.1.0" in done.stderr
+    gates = tmp_path / folder / "gate" / "gate.safetensors"
+    save_file({"weights": np.ones_like(load_file(gates)["weights"])}, gates)
+    for words, fact in (
+        (("search", "v", "-q", "green tea"), "the weights of"),
+        (("update", beir, "v"), "recipe.doc.weights"),
+        (("verify", "v"), "the weights of"),
+    ):
+        said = lmk(*words, code=3).stderr
+        assert fact in said, (words, said)
+
+
+def test_sentence_transformers_has_the_vectors_of_a_pooler_with_weights(
+    installed: Path, lmk: Callable[..., Any], tmp_path: Path, beir: Path, gated: Path
+) -> None:
+    lmk("export", "-m", gated, "--pool", "gate", "--to", "sentence-transformers", "-o", "made")
+    script = (
+        "from sentence_transformers import SentenceTransformer as S\n"
+        "v = S('made', trust_remote_code=True, device='cpu').encode(['green tea', 'a sky'])\n"
+        "assert v[:, :3].all() and abs(v[:, 3:]).max() < 1e-6, v\n"
+    )
+    paths = os.pathsep.join([str(installed), str(PLUGIN.parents[1])])
+    subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
 
 
 def test_its_codec_stores_vectors_and_travels_with_them(

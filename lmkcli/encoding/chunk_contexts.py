@@ -14,8 +14,7 @@ import numpy as np
 from lmkcli.data.contexts import contexts_of, own_start
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import PlacedBlock, Placer
-from lmkcli.store.token_blocks import TextTokens, TokenBlock
-from lmkcli.store.tokens import DocBlock, TokenRow
+from lmkcli.store.token_blocks import DocBlock, TextTokens, TokenBlock, TokenRow
 
 
 class ContextTokens(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmkcli.catalog import check_installed
 from lmkcli.data.collection import Query
 from lmkcli.encoding.averaging import Averaging
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocuments, placed_in_context
@@ -41,8 +42,7 @@ from lmkcli.pooling.table import SpecialTokens
 from lmkcli.progress import Note, Report, estimate_total
 from lmkcli.spec.recipe import EncoderConfig, setting_types
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.token_blocks import TokenBlock, TokenizedText
-from lmkcli.store.tokens import DocBlock, TokenRow
+from lmkcli.store.token_blocks import DocBlock, TokenBlock, TokenizedText, TokenRow
 from lmkcli.text.formatting import shell_line
 from lmkcli.vectors.rows import AnyRows
 from lmkcli.vectors.stored import DENSE, Vectors
@@ -497,8 +497,10 @@ def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
 def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
     """Raise Mismatch if a model folder differs from the model folder of the recipe.
 
-    Raises DataError for settings that the pooler does not have: another lmk wrote the recipe, or nobody.
+    Raises DataError for a pooler whose package is not installed, and for settings that the pooler does not
+    have: another lmk wrote the recipe, or nobody.
     """
+    check_installed(side.pool, side.pool_package, f"the recipe of {side.model or folder.name}")
     types = setting_types(side.pool)
     for name, value in sorted(side.settings.items()):
         if type(value) not in types.get(name, ()):

@@ -16,7 +16,8 @@ from lmkcli.encoding.shard_run import open_job
 from lmkcli.encoding.token_stream import token_stream, tokenized
 from lmkcli.progress import Progress, Report
 from lmkcli.spec.recipe import EncoderConfig
-from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
+from lmkcli.store.token_blocks import DocBlock, TokenRow
+from lmkcli.store.tokens import Tokens
 from lmkcli.vectors.codec import open_codec
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace

@@ -106,7 +106,8 @@ def read_context(how: str, unit: str, window: Window) -> str:
 
 def pooler_package(pool: str) -> str:
     """Return the package of a pooler, such as 'lmk-head 0.1.0'; empty for the poolers of lmk."""
-    return catalog.pooler_row(pool).provider
+    providers = (catalog.pooler_row(name).provider for name in pool.split("+"))
+    return next(filter(None, providers), "")
 
 
 def open_pooler(pool: str) -> Pooler:
@@ -139,6 +140,11 @@ def open_pooler(pool: str) -> Pooler:
         raise UsageError(
             f"--pool {pool}: {provider} provides a {type(found).__name__}; lmk needs a row "
             "lmkcli.pooling.table.Pooler; update the package"
+        )
+    if found.module and not catalog.POOLERS[name].weights:
+        raise UsageError(
+            f"--pool {pool}: {pooler_package(pool)} does not declare the folder of its weights "
+            "(PoolerRow.weights), so no model can contain them; update the package"
         )
     return found
 
@@ -238,6 +244,7 @@ def resolve(
     pool = options.pool
     if pool == "auto":
         pool = folder.pool or ("last" if folder.causal else "mean")
+        catalog.check_installed(pool, folder.pool_package, folder.name)
     representation = representation_of(pool)
     folder = representation.declared(folder)
     _check_settings(options, pool)

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import ExportFacts, ExportIdentity, ExportManifest
 from lmkcli.artifact.outputs import write_once
+from lmkcli.catalog import pooler_row
 from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, representation_of, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.late import Vocabulary
@@ -226,14 +227,20 @@ def check_trainable(resolved: ResolvedRecipe) -> None:
     if _class(doc):
         if doc.extend:
             raise UsageError(f"--extend {doc.extend} is for dense vectors; drop it")
-    elif doc.unit != "token":
+    elif doc.unit == "token":
+        if open_pooler(doc.pool).module:
+            raise UsageError(
+                f"--pool {doc.pool} has weights, and a folder of PyLate cannot contain them; use --pool mean "
+                "with --unit token"
+            )
+    else:
         check_exportable(resolved)
 
 
 def run_by_lmk(resolved: ResolvedRecipe) -> bool:
     """Return whether lmk runs the whole model, because sentence-transformers has no such modules.
 
-    That is the case for TITE, M2-BERT and latent attention.
+    That is the case for model kinds such as TITE and M2-BERT, and for poolers with weights.
     """
     return resolved.folder.kind != TRANSFORMER or bool(open_pooler(resolved.recipe.doc.pool).module)
 
@@ -300,8 +307,9 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
     copy_files(list(encoder_files(source)), growing)
     if is_scattered(source.encoder):
         gather(source.encoder, growing)
-    if source.latent is not None and open_pooler(recipe.doc.pool).module:
-        copy_files(_module_files(source.latent, source), growing / source.latent.name)
+    weights = pooler_row(recipe.doc.pool).weights
+    if weights and (source.path / weights).is_dir():
+        copy_files(_module_files(source.path / weights, source), growing / weights)
     for module in modules:
         if module.weights is not None:
             copy_files(_module_files(module.weights, source), growing / module.path)
@@ -425,13 +433,15 @@ def _pooled(resolved: ResolvedRecipe, settings: dict[str, Any]) -> Iterator[_Mod
 def _placement(resolved: ResolvedRecipe) -> dict[str, Any]:
     """Return the settings of a module of lmk that places the tokens of a text and marks some of them.
 
-    They are empty for a model that makes one vector by itself, or with the weights of a pooler.
+    They are empty for a model that makes one vector by itself.
     """
     doc, window = resolved.recipe.doc, resolved.folder.window
-    if resolved.folder.makes_vector or open_pooler(doc.pool).module:
+    if resolved.folder.makes_vector:
         return {}
+    package = {"pool_package": doc.pool_package} if doc.pool_package else {}
     settings = {
         "pool": doc.pool,
+        **package,
         "gran": doc.gran,
         "include_prompt": doc.include_prompt,
         "append_eos": doc.append_eos,

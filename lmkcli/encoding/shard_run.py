@@ -49,7 +49,8 @@ from lmkcli.store.part_writer import (
     duplicates_located,
     shard_writer,
 )
-from lmkcli.store.tokens import DocBlock, Tokens
+from lmkcli.store.token_blocks import DocBlock
+from lmkcli.store.tokens import Tokens
 from lmkcli.vectors.codec import open_codec
 from lmkcli.vectors.stored import SPANS
 

@@ -14,8 +14,8 @@ from lmkcli.progress import Report, estimate_total
 from lmkcli.store import tokens
 from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartWriter
-from lmkcli.store.token_blocks import TextTokens, TokenBlock
-from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
+from lmkcli.store.token_blocks import DocBlock, TextTokens, TokenBlock, TokenRow
+from lmkcli.store.tokens import Tokens
 from lmkcli.system.item_streams import batched, prefetch
 from lmkcli.system.workers import in_order, in_process
 from lmkcli.text.formatting import counted

@@ -13,7 +13,7 @@ from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec.settings import ModelSettings
 from lmkcli.store.part_reader import check_part
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.codec import recoded
 from lmkcli.vectors.stored import Vectors
 

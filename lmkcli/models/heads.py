@@ -67,13 +67,11 @@ def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential
 
 
 class TokenHead(torch.nn.Sequential):
-    """Modules that map each state [n, d] separately, in float32. Most models have none."""
+    """Modules that map each state [n, d] separately, in float32."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[n, d] in any floating dtype -> [n, d'] in float32; without modules, the states unchanged."""
-        projected = (
-            states.to(torch.promote_types(states.dtype, torch.float32)) if len(self) else states
-        )
+        """[n, d] in any floating dtype -> [n, d'] in float32."""
+        projected = states.to(torch.promote_types(states.dtype, torch.float32))
         for module in self:
             projected = module(projected)
         return projected
@@ -129,16 +127,16 @@ def state_module(pooler: Pooler) -> type[StateModule] | None:
 
 def open_token_head(
     folder: ModelFolder, pooler: Pooler, device: torch.device, new: int = 0
-) -> TokenHead:
+) -> torch.nn.Module:
     """Load the token head: the weights of the pooler, then the projections of a ColBERT folder.
 
-    If `new` is not 0, a pooler with weights gets new ones, for states of this many dimensions. Raises the
-    errors of `StateModule.open`.
+    Most models have neither, and their states stay unchanged. If `new` is not 0, a pooler with weights gets
+    new ones, for states of this many dimensions. Raises the errors of `StateModule.open`.
     """
     weights = state_module(pooler)
     modules = [weights.create(new) if new else weights.open(folder)] if weights else []
     modules += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
-    return TokenHead(*modules).to(device).eval()
+    return TokenHead(*modules).to(device).eval() if modules else torch.nn.Identity()
 
 
 class DenseLayer(torch.nn.Module):

@@ -101,6 +101,7 @@ class Declared(DeclaredSizes, total=False):
     document_length: Count | None
     do_lower_case: bool | None
     pool: str
+    pool_package: str
     gran: str
     trained_poolers: list[str]
     include_prompt: bool

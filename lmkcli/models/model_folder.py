@@ -96,6 +96,7 @@ class ModelFolder:
     encoder: Path = Path()  # the folder of config.json and the weights
     other_tokenizer: Path | None = None  # the folder of the tokenizer, if it is another one
     pool: str = ""
+    pool_package: str = ""  # the package of the pooler, if it is not part of lmk
     gran: str = ""  # declared by folders that lmk exported, if the pooler has chunks
     trained_poolers: tuple[str, ...] = ()  # in training, apart from `pool`
     include_prompt: bool = True

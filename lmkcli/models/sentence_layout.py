@@ -163,6 +163,7 @@ def _declared(path: Path, name: str, commit: str, modules: list[tuple[str, Path]
         commit,
         encoder=encoder,
         pool=placed.get("pool", declared),
+        pool_package=placed.get("pool_package", ""),
         gran=placed.get("gran", ""),
         trained_poolers=tuple(placed.get("trained_poolers") or ()),
         window=_window(placed, path),

@@ -16,7 +16,16 @@ FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _LMK = {
-    *("pool", "gran", "window", "include_prompt", "append_eos", "keep_space", "lmk_token_id"),
+    *(
+        "pool",
+        "pool_package",
+        "gran",
+        "window",
+        "include_prompt",
+        "append_eos",
+        "keep_space",
+        "lmk_token_id",
+    ),
     *(
         "trained_poolers",
         "splitter_granularity",

@@ -284,12 +284,9 @@ def write(path: Path, runs: Iterable[Run], described: RunManifest) -> RunCounts:
             facts = structs.replace(
                 described.facts, cut_queries=counts.cut, cut_pairs=counts.cut_pairs
             )
-            _write_manifest(path, structs.replace(described, facts=facts))
+            with atomic_file(outputs.sidecar(path)) as temporary:
+                text = manifest.as_text(structs.replace(described, facts=facts))
+                temporary.write_text(text, "utf-8", "surrogatepass")
 
     write_runs(path, counting())
     return counts
-
-
-def _write_manifest(path: Path, described: RunManifest) -> None:
-    with atomic_file(outputs.sidecar(path)) as temporary:
-        temporary.write_text(manifest.as_text(described), "utf-8", "surrogatepass")

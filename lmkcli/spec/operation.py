@@ -95,9 +95,11 @@ class Operation(Settings, Generic[Result]):
             if value is not given:
                 object.__setattr__(self, option.name, value)
         super().__post_init__()
-        absent = [name for name in self.unused if getattr(self, name) != _default(type(self), name)]
+        unused = [field for field in fields(kind) if field.name in self.unused]
+        absent = [f.name for f in unused if getattr(self, f.name) != f.default]
         if absent:
-            raise UsageError(f"lmk {self.verb} has no {_flags(absent)}; drop it")
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in absent)
+            raise UsageError(f"lmk {self.verb} has no {flags}; drop it")
         self.check()
         self.check_effect(self.changed())
 
@@ -338,14 +340,6 @@ def _words(option: Option) -> list[str]:
 
 def _choices(option: Option) -> str:
     return f" ({option.expected})" if option.choices else ""
-
-
-def _default(kind: type, name: str) -> Any:
-    return next(field.default for field in fields(kind) if field.name == name)
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _checked(option: Option, value: Any) -> Any:

@@ -11,23 +11,22 @@ contains the first position of each row in each array. For n documents:
 The row ends where the next row starts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.artifact import manifest
 from lmkcli.artifact.kinds import TokensManifest
-from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
 from lmkcli.store import parts
 from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, SPANS, Ints, TokenBlock
+from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, SPANS, DocBlock, Ints, TokenBlock
 from lmkcli.system.item_streams import batched
 
 BATCH_CHARACTERS = 1 << 19  # in a block of documents: enough work for all cores in little memory
@@ -37,79 +36,6 @@ ARRAYS: ArrayTypes = {
     "starts": ("int64", (4,)),
     "ends": ("int32", ()),
 }
-
-
-class TokenRow(NamedTuple):
-    """One document and its tokens.
-
-    hash: the content hash of the document. ids: [tokens], the content ids.
-    spans: [tokens, 2], the characters of each token in the document's content. prompt: the ids of the prompt.
-    ends: [chunks], the ends of the pieces that a splitter made, else None.
-    """
-
-    doc: Doc
-    hash: bytes
-    ids: Ints
-    spans: Ints
-    prompt: Ints
-    ends: Ints | None
-
-    def characters(self, ranges: Ints) -> Ints:
-        """Convert token ranges [n, 2], which can be empty, to character ranges in the content, [n, 2]."""
-        return TokenBlock.of([self]).characters(np.zeros(len(ranges), np.int64), ranges)
-
-
-class DocBlock(Sequence[TokenRow]):
-    """Documents [n], their content hashes [n], and their tokens. As a sequence it contains token rows."""
-
-    def __init__(self, docs: list[Doc], hashes: list[bytes], tokens: TokenBlock) -> None:
-        self.docs, self.hashes, self.tokens = docs, hashes, tokens
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle columns, which are read twice as fast as documents."""
-        return _block_of, (tuple(zip(*self.docs, strict=True)), self.hashes, self.tokens)
-
-    @classmethod
-    def of(cls, rows: Sequence[TokenRow]) -> "DocBlock":
-        """Return a block of separate rows; a block stays as it is."""
-        if isinstance(rows, DocBlock):
-            return rows
-        return cls([row.doc for row in rows], [row.hash for row in rows], TokenBlock.of(rows))
-
-    @classmethod
-    def join(cls, blocks: Sequence["DocBlock"]) -> "DocBlock":
-        """Return the documents of several blocks, at least one, as one block."""
-        if len(blocks) == 1:
-            return blocks[0]
-        docs = [doc for block in blocks for doc in block.docs]
-        hashes = [each for block in blocks for each in block.hashes]
-        return cls(docs, hashes, TokenBlock.join([block.tokens for block in blocks]))
-
-    def rows(self, first: int, stop: int) -> "DocBlock":
-        """Return the documents `first` to `stop`."""
-        tokens = self.tokens.rows(first, stop)
-        return DocBlock(self.docs[first:stop], self.hashes[first:stop], tokens)
-
-    def __len__(self) -> int:
-        return len(self.docs)
-
-    @overload
-    def __getitem__(self, number: int) -> TokenRow: ...
-    @overload
-    def __getitem__(self, number: slice) -> "DocBlock": ...
-    def __getitem__(self, number: int | slice) -> "TokenRow | DocBlock":
-        if isinstance(number, slice):
-            return DocBlock(self.docs[number], self.hashes[number], self.tokens[number])
-        return TokenRow(self.docs[number], self.hashes[number], *self.tokens[number])
-
-    def __iter__(self) -> Iterator[TokenRow]:
-        every = zip(self.docs, self.hashes, self.tokens, strict=True)
-        return (TokenRow(doc, digest, *tokens) for doc, digest, tokens in every)
-
-
-def _block_of(columns: tuple[Any, ...], hashes: list[bytes], block: TokenBlock) -> DocBlock:
-    """Return the block that was pickled as columns of its documents."""
-    return DocBlock([*map(Doc, *columns)] if columns else [], hashes, block)
 
 
 def arrays_of(block: TokenBlock, writer: PartWriter) -> dict[str, NDArray[Any]]:

@@ -24,6 +24,15 @@ def test_a_missing_path_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -
     assert not outputs.is_empty(tmp_path / ".hidden")
 
 
+def test_files_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """So the manifests of two equal folders are equal, whatever the order on the disk is."""
+    names = sorted(f"{stem}/{number}" for stem in "ab" for number in range(10, 20))
+    for name in reversed(names[::2] + names[1::2]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [*outputs.files_in(tmp_path)] == names
+
+
 def claim(path: Path, kind: str = "vectors") -> None:
     """Make a path an artifact: a folder, or for the kind 'run' a file with its manifest."""
     text = manifest.as_text(manifests.KINDS[kind]())

@@ -382,6 +382,18 @@ def test_an_index_that_cannot_be_built_leaves_the_one_before(
     refused("index", beir, *over, "--kind", "bm25", "--gran", "8", code=USAGE, message=message)
 
 
+def test_a_model_that_cannot_be_opened_leaves_the_vectors_before(
+    lmk: Lmk, refused: Any, bert: Path, beir: Path, tmp_path: Path
+) -> None:
+    model, out = shutil.copytree(bert, tmp_path / "model"), tmp_path / "v"
+    words = ("encode", beir, "-m", model, "-o", out)
+    lmk(*words)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    refused(*words, "--if-exists", "overwrite", code=DATA, message="cannot be loaded")
+    assert lmk("show", out, "--json").json["contents"]["docs"] == 60
+
+
 def test_artifacts_are_not_taken_for_each_other(
     lmk: Lmk, refused: Any, bert: Path, beir: Path, vectors: Path, tmp_path: Path
 ) -> None:

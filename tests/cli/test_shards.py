@@ -267,6 +267,19 @@ def test_a_job_without_shards_is_finished_by_its_own_command() -> None:
     assert update == "lmk encode 'a file.jsonl' -m x -o v --if-exists update"
 
 
+def test_from_another_directory_the_command_starts_with_that_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paths in a command are relative to the directory in which it was typed."""
+    words = ["lmk", "encode", "c.jsonl", "-m", "x", "-o", "v"]
+    place = tmp_path / "my work"
+    assert completion(words, [0], 1, str(place)) == f"cd '{place}' && lmk encode c.jsonl -m x -o v"
+    assert f"# in it: cd '{place}' && lmk" in completion(words, [1], 4, str(place))
+    place.mkdir()
+    monkeypatch.chdir(place)
+    assert completion(words, [0], 1, str(place)) == "lmk encode c.jsonl -m x -o v"
+
+
 def test_one_shard_does_not_overwrite_the_others(
     lmk: Lmk, encode: Callable[..., Any], tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:

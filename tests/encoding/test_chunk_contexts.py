@@ -24,7 +24,7 @@ from lmkcli.progress import Report, silent
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.stored import Vectors
 from tests import tiny
 

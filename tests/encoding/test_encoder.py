@@ -30,7 +30,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.stored import Vectors
 from tests import tiny
 

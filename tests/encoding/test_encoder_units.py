@@ -21,7 +21,7 @@ from lmkcli.pooling.table import MEAN, SpecialTokens
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.system.input_files import decode
 from tests import tiny
 

@@ -41,8 +41,7 @@ from lmkcli.retrieval.vectors import vector_index
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, tokens
-from lmkcli.store.token_blocks import TextTokens
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TextTokens, TokenRow
 from lmkcli.system.atomic import locked
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors

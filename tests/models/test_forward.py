@@ -79,7 +79,7 @@ def m2bert_folder(folder: Path) -> Path:
 
 def forward_of(folder: Path, *heads: torch.nn.Module) -> ForwardPass:
     """Return the trainable pass of a model, in float64; `heads` follow the segment mean."""
-    pooling = Pooling(TokenHead(), torch.nn.Sequential(*heads))
+    pooling = Pooling(torch.nn.Identity(), torch.nn.Sequential(*heads))
     return ForwardPass(open_model(read_model(str(folder)), TRAINABLE), pooling).double()
 
 
@@ -126,7 +126,7 @@ def test_gradients_through_sliding_windows(tiny_model: Models, name: str) -> Non
 
 def test_gradients_of_tite(tmp_path: Path) -> None:
     model = open_tite(read_model(str(tite_folder(tmp_path / "m"))), TRAINABLE)
-    pooling = Pooling(TokenHead(), torch.nn.Sequential())
+    pooling = Pooling(torch.nn.Identity(), torch.nn.Sequential())
     given = [
         one._replace(marks=one.marks[:1], groups=one.groups[:1]) for one in inputs((5, 17, 1, 40))
     ]
@@ -135,7 +135,7 @@ def test_gradients_of_tite(tmp_path: Path) -> None:
 
 def test_gradients_of_m2bert(tmp_path: Path) -> None:
     model = open_m2bert(read_model(str(m2bert_folder(tmp_path / "m"))), TRAINABLE)
-    pooling = Pooling(TokenHead(), torch.nn.Sequential())
+    pooling = Pooling(torch.nn.Identity(), torch.nn.Sequential())
     given = [
         one._replace(marks=one.marks[:1] * 0, groups=one.groups[:1]) for one in inputs((64, 64))
     ]  # as long as the model: padding is seen, and its embedding has no gradient
@@ -176,7 +176,7 @@ def test_half_precision_gradients_point_the_same_way(tiny_model: Models) -> None
     for dtype in ("fp32", "bf16"):
         options = ModelOptions(dtype, "cpu", trainable=True)
         model = open_model(read_model(str(tiny_model("bert"))), options)
-        forward = ForwardPass(model, Pooling(TokenHead(), torch.nn.Sequential()))
+        forward = ForwardPass(model, Pooling(torch.nn.Identity(), torch.nn.Sequential()))
         weighted(forward(inputs((40, 41, 5, 70)))).backward()
         gradients.append(
             torch.cat(
@@ -188,7 +188,7 @@ def test_half_precision_gradients_point_the_same_way(tiny_model: Models) -> None
 
 def test_a_model_for_inference_has_no_gradients(tiny_model: Models) -> None:
     model = open_model(read_model(str(tiny_model("bert"))), ModelOptions("fp32", "cpu"))
-    forward = ForwardPass(model, Pooling(TokenHead(), torch.nn.Sequential()))
+    forward = ForwardPass(model, Pooling(torch.nn.Identity(), torch.nn.Sequential()))
     assert not forward(inputs((5, 7))).requires_grad
     assert not any(p.requires_grad for p in forward.parameters())
 

@@ -526,6 +526,17 @@ def test_the_parts_of_a_long_text_have_the_tokens_of_the_whole(
     assert all(same(*each) for each in zip(whole, cut, strict=True))
 
 
+def test_the_last_part_of_a_long_text_is_tokenized_with_the_next_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spans count from the start of their own text: the part moves by its place, the next text does not."""
+    made = Tokenizer(MAKERS["wordpiece"](), SpecialTokens())
+    texts = ["the cat sat on the mat", "a b", "the cat"]
+    whole = [*made(texts)]
+    monkeypatch.setattr(tokenizer, "CHARACTERS", 12)
+    assert all(same(*each) for each in zip(whole, made(texts), strict=True))
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_a_long_text_is_tokenized_in_parts(rules: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library takes about 100 bytes for each character of a text."""

@@ -33,7 +33,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors
 from tests import manifests

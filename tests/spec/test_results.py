@@ -194,6 +194,13 @@ def test_an_empty_run_is_a_table_and_true() -> None:
     assert "… 30 more rows" in many._repr_html_()
 
 
+@pytest.mark.parametrize("length", [299, 300, 301])
+def test_a_notebook_shows_300_characters_of_a_value(length: int) -> None:
+    """An ellipsis tells that a value is cut, and follows no whole value."""
+    html = html_of([Table(["id"], [["x" * length]], "")])
+    assert f">{'x' * min(length, 300)}{'…' * (length > 300)}<" in html
+
+
 def test_html_escapes_values_and_marks_the_best() -> None:
     html = html_of([Table(["<a>", "n"], [["x<y", Cell(0.5, best=True, mark="†")]], "t&"), "a\x1bb"])
     assert '<th style="text-align: left">&lt;a&gt;</th>' in html

@@ -15,8 +15,8 @@ from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import EstimatedTotal, Report, estimate_total
 from lmkcli.store import parts, tokens
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
-from lmkcli.store.token_blocks import TextTokens
-from lmkcli.store.tokens import ARRAYS, TokenRow, Tokens
+from lmkcli.store.token_blocks import TextTokens, TokenRow
+from lmkcli.store.tokens import ARRAYS, Tokens
 from tests import manifests
 
 DOCS = [

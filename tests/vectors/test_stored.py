@@ -19,7 +19,7 @@ from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRows
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.rows import Ragged
 from lmkcli.vectors.stored import Vectors
 from tests import manifests

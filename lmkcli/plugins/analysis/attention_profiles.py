@@ -16,7 +16,7 @@ from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.pooling.placement import Placer
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 
 Layers = Literal["last", "mean", "each"]
 

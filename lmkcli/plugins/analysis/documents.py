@@ -11,7 +11,7 @@ from lmkcli.data.collection import CHUNK_BREAK, Collection, Doc, open_collection
 from lmkcli.encoding.token_stream import TextTokenizer, tokenized
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.training.data.formats import read_examples
 
 _FIRST = 64  # upper limit of the first bin; each bin is twice as wide as the previous one

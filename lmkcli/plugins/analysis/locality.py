@@ -19,7 +19,7 @@ from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import EACH_CHUNK, NO_OVERLAP, is_digits
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.rows import Ragged
 
 Floats = NDArray[np.floating]

@@ -121,7 +121,10 @@ def _granularity(doc: EncoderConfig, trained: TrainingRecord | None) -> str:
 
 
 def _use(resolved: ResolvedRecipe, made: ExportedModel) -> str:
-    needs = "Install lmkcli: the folder uses its modules.\n\n" if made.trust_remote_code else ""
+    packages = " and ".join(filter(None, ("lmkcli", resolved.recipe.doc.pool_package)))
+    needs = (
+        f"Install {packages}, for the modules of the folder.\n\n" if made.trust_remote_code else ""
+    )
     if made.proposed:
         needs = "The module LandmarkTransformer is needed (pull request 3642 of sentence-transformers).\n\n"
     call = made.loaded_by.replace("(folder", '("REPOSITORY"')

@@ -80,8 +80,8 @@ def export_graph(
     check_exportable(resolved)
     if run_by_lmk(resolved):
         raise UsageError(
-            f"--to onnx: {source.name} has layers that ONNX cannot express (TITE, M2-BERT or latent "
-            "attention); use --to sentence-transformers"
+            f"--to onnx: {source.name} has layers that ONNX cannot express (TITE, M2-BERT or weights of "
+            "a pooler); use --to sentence-transformers"
         )
     if open_pooler(doc.pool).reductions != MEAN_ONLY or source.word_weights:
         raise UsageError(

@@ -20,8 +20,8 @@ from lmkcli.errors import DataError
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, Ints, TokenBlock
-from lmkcli.store.tokens import DocBlock, TokenRow, Tokens
+from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, DocBlock, Ints, TokenBlock, TokenRow
+from lmkcli.store.tokens import Tokens
 from lmkcli.training.data.examples import Keys
 from lmkcli.training.data.sources import Source
 

@@ -26,7 +26,7 @@ from lmkcli.retrieval.vectors.division import division_of
 from lmkcli.retrieval.vectors.ranked_units import RankedUnits
 from lmkcli.retrieval.vectors.vector_search import Division, RowHits, RowSearch, scoring_of
 from lmkcli.spec.values import is_digits
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.vectors.rows import AnyRows, Ragged
 from lmkcli.vectors.stored import DENSE, DenseVectors, Vectors
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lmkcli.artifact import manifest
 from lmkcli.artifact.outputs import checkpoints as existing
 from lmkcli.artifact.outputs import files_in
+from lmkcli.catalog import pooler_row
 from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, representation_of
 from lmkcli.encoding.sentence_folder import (
     module_folders,
@@ -334,7 +335,8 @@ def _write_adapter(
     if not trainable.write_adapter(folder, base, module, learned):
         return
     modules = [Path(one["path"]) for one in json.loads((growing / "modules.json").read_text())]
-    for path in filter(lambda path: path.name, modules):
+    pooler = Path(pooler_row(resolved.recipe.doc.pool).weights)
+    for path in filter(lambda path: path.name, (*modules, pooler)):
         shutil.copytree(growing / path, folder / path)
     for pattern in ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"):
         for file in growing.glob(pattern):

@@ -13,7 +13,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.attention_weights import mean_attention
 from lmkcli.plugins.analysis import attention_profiles
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 
 
 def test_uniform_attention_is_one_everywhere() -> None:

@@ -18,7 +18,7 @@ from lmkcli.models.lookup import read_model
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.token_blocks import TokenRow
 from lmkcli.training import training_job
 from lmkcli.training.loop import training_run as execution
 from lmkcli.training.loop.training_run import Start

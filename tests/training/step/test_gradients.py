@@ -9,7 +9,6 @@ import torch
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import ForwardPass, ModelOptions, Pooling
-from lmkcli.models.heads import TokenHead
 from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import open_model
 from lmkcli.pooling.placement import Input
@@ -35,7 +34,7 @@ def inputs(lengths: tuple[int, ...]) -> list[Input]:
 
 def forward_of(folder: Path) -> ForwardPass:
     model = open_model(read_model(str(folder)), ModelOptions("fp32", "cpu", trainable=True))
-    return ForwardPass(model, Pooling(TokenHead(), torch.nn.Sequential()))
+    return ForwardPass(model, Pooling(torch.nn.Identity(), torch.nn.Sequential()))
 
 
 def contrastive(vectors: torch.Tensor) -> Loss:

@@ -19,6 +19,13 @@ def test_the_forecast_covers_the_memory_of_building(kind: str) -> None:
     assert used >= forecast(index, rows) / 4
 
 
+def test_the_forecast_of_a_refined_index_counts_both_of_its_parts() -> None:
+    """The codes of SQ8 have a byte for each dimension, and the vectors for the refinement four."""
+    index = faiss.index_factory(32, "SQ8,RFlat", faiss.METRIC_INNER_PRODUCT)
+    rows = 10_000_000
+    assert 5 * 32 * rows <= forecast(index, rows) <= 2 * 5 * 32 * rows
+
+
 _MEASURE = """
 import sys, faiss, numpy as np
 kind, rows, dim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
