@@ -19,12 +19,11 @@ try:
     )
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
-    from pydantic import ConfigDict
 except ModuleNotFoundError as error:
     raise MissingExtra("langchain-core", "langchain", "the retriever of LangChain") from error
 
 
-class LangChainRetriever(BaseRetriever):
+class LangChainRetriever(BaseRetriever, extra="forbid"):
     """Retrieve the k best passages of an index, or documents if chunks have no vectors of their own.
 
     `index` is a path, or the result of `lmkcli.open_index` or `lmkcli.index`. The metadata of a document have
@@ -35,8 +34,6 @@ class LangChainRetriever(BaseRetriever):
     `where` has conditions that all returned documents fulfil, such as "year>2000". `invoke` accepts other
     values of `k` and `where` for a single question.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     index: OpenIndex | str | Path
     k: int = 4
