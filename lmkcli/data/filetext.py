@@ -31,6 +31,12 @@ SAVE_AS = {
     **dict.fromkeys((".azw3", ".mobi"), ".epub"),
     ".msg": ".eml",
 }
+# Sequences of ISO 2022 that change to the letters of a language
+_ESCAPES = {
+    b"\x1b$B": "iso2022_jp_ext",
+    b"\x1b$@": "iso2022_jp_ext",
+    b"\x1b$)C": "iso2022_kr",
+}
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 _SAMPLE = 8000  # bytes that decide about a wide encoding
 _MOST_PAIRS = (
@@ -92,6 +98,10 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
             continue
         if "\0" in text:
             raise DataError("is binary, not text") if mark else _with_zeros(data, each)
+        if (escaped := escaped_encoding(data)) and each == "utf-8" and text.isascii():
+            raise WrongEncoding(
+                f"is not {each} but {escaped}; name its encoding: ',encoding={escaped}'"
+            )
         text = text.replace("\r\n", "\n")
         return text if "\n" in text else text.replace("\r", "\n")  # lines as on old Macs
     if b"\0" in data:
@@ -114,6 +124,11 @@ def _with_zeros(data: bytes, encoding: str) -> DataError:
         remove = f" ({data.count(0):,} zero bytes; to remove them: tr -d '\\000' < FILE > NEW)"
         return DataError(f"is binary, not text{remove if _is_utf8(data) else ''}")
     return WrongEncoding(f"is not {encoding} but {wide}; name its encoding: ',encoding={wide}'")
+
+
+def escaped_encoding(data: bytes) -> str:
+    """The encoding (ISO 2022) of a text that writes letters as ASCII after escape sequences; else empty."""
+    return next((name for start, name in _ESCAPES.items() if start in data), "")
 
 
 def other_suffix(data: bytes) -> str:

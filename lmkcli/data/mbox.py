@@ -143,7 +143,7 @@ def _texts(part: Message) -> Iterator[str]:
                 yield from _texts(each)
     elif kind == "text/html":
         yield _page_text(part)
-    elif part.get_content_maintype() == "text":
+    elif part.get_content_maintype() in ("text", "multipart"):  # a multipart one without a boundary
         data = _bytes(part)
         names = (*_charsets(part), "utf-8", "cp1252")
         whole = next((text for name in names if (text := _decoded(data, name)) is not None), None)

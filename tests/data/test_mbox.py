@@ -115,6 +115,7 @@ MESSAGES = {
         parts("mixed", part("# T", "text/markdown"), part("BEGIN", "text/calendar")),
         "# T\n\nBEGIN",
     ),
+    "parts without a boundary": ("Content-Type: multipart/mixed\r\n\r\none", "one"),
     "lines": (part("one\r\ntwo"), "one\ntwo"),
 }
 

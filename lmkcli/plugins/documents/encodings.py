@@ -2,11 +2,12 @@
 
 from charset_normalizer import from_bytes
 
-from lmkcli.data.filetext import marked_encoding, wide_encoding
+from lmkcli.data.filetext import escaped_encoding, marked_encoding, wide_encoding
 
 # Common encodings, the most frequent first. Of two that decode a text equally well, the first one wins.
 _CANDIDATES = (
-    "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2"
+    "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp932 euc_jp gb18030 euc_kr big5 iso8859_2 "
+    "cp874 cp866"
 ).split()
 _SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
 
@@ -19,7 +20,7 @@ def guess_encoding(data: bytes) -> str:
     sample = data[:_SAMPLE]
     if _is_mostly_utf8(sample):
         return "utf-8"
-    if known := marked_encoding(data) or wide_encoding(data):
+    if known := marked_encoding(data) or wide_encoding(data) or escaped_encoding(data):
         return known
     matches = sorted(
         from_bytes(sample, cp_isolation=_CANDIDATES),

@@ -178,6 +178,19 @@ def test_a_few_wrong_bytes_do_not_change_the_encoding(text: str) -> None:
     assert read_as(read_text, "süß, schön, größer".encode("cp1252"), "")[1] == "cp1252"
 
 
+@pytest.mark.parametrize(
+    ("text", "written", "guess"),
+    [
+        ("Съешь ещё этих мягких французских булок, да выпей же чаю.", "cp866", "cp866"),
+        ("ขนมปังขึ้นฟูในตอนกลางคืน แล้วเราก็กินมันในตอนเช้า", "cp874", "cp874"),
+        ("パンが一晩で膨らむ。", "iso2022_jp", "iso2022_jp_ext"),
+        ("빵이 부풀어 오른다.", "iso2022_kr", "iso2022_kr"),
+    ],
+)
+def test_older_encodings_are_guessed(text: str, written: str, guess: str) -> None:
+    assert read_as(read_text, text.encode(written), "") == (("", text), guess)
+
+
 def test_drawn_bytes_are_no_text() -> None:
     random = Random(3)
     for size in range(104, 4000, 8):  # shorter ones may look like a word
