@@ -965,7 +965,7 @@ class Serve(_Serve):
         answer_seconds: Seconds from a request to its answer.
         head_seconds: Seconds in which a client sends the head of a request.
         body_seconds: Seconds in which a client sends the body of a request.
-        read_seconds: Seconds in which a client reads an answer.
+        read_seconds: Seconds for a client to read an answer.
         idle_seconds: Seconds that a connection stays open between two requests.
         stop_seconds: Seconds in which a stopping server answers running requests.
         body_bytes: Bytes of the body of a request.

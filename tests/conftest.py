@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import random
 import sys
@@ -265,8 +266,9 @@ Lmk = Callable[..., Done]
 
 
 @pytest.fixture
-def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lmk:
+def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Lmk]:
     """Run one command line. `code` is the expected exit code, or None for any."""
+    silenced = logging.root.manager.disable  # -q silences libraries until the process ends
 
     def run(*words: object, code: int | None = 0) -> Done:
         from lmkcli.cli import main
@@ -282,7 +284,8 @@ def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         assert code is None or done.code == code, done.err
         return done
 
-    return run
+    yield run
+    logging.disable(silenced)
 
 
 AddRows = Callable[..., None]

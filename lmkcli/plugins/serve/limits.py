@@ -63,7 +63,7 @@ class Limits(Settings):
         float, Flag("Seconds in which a client sends the body of a request.", min=0.1, role="mode")
     ] = 10.0
     read_seconds: Annotated[
-        float, Flag("Seconds in which a client reads an answer.", min=0.1, role="mode")
+        float, Flag("Seconds for a client to read an answer.", min=0.1, role="mode")
     ] = 30.0
     idle_seconds: Annotated[
         int,
