@@ -122,7 +122,8 @@ def _with_zeros(data: bytes, encoding: str) -> DataError:
     wide = wide_encoding(data)
     if not wide:
         remove = f" ({data.count(0):,} zero bytes; to remove them: tr -d '\\000' < FILE > NEW)"
-        return DataError(f"is binary, not text{remove if _is_utf8(data) else ''}")
+        is_text = _is_utf8(data) and data.strip(b"\0")
+        return DataError(f"is binary, not text{remove if is_text else ''}")
     return WrongEncoding(f"is not {encoding} but {wide}; name its encoding: ',encoding={wide}'")
 
 

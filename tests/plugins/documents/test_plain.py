@@ -159,6 +159,8 @@ def test_kinds_that_are_not_read_are_refused_with_one_that_is(
 def test_zero_bytes_in_a_text_are_refused_with_the_command_that_removes_them() -> None:
     with pytest.raises(DataError, match=r"binary, not text \(3 zero bytes; .*: tr -d '\\000' <"):
         read_text(b"a log\0\0\0 after a crash", "utf-8")
+    with pytest.raises(DataError, match=r"binary, not text$"):  # nothing would be left
+        read_text(bytes(500), "utf-8")
 
 
 def test_lines_of_old_macs() -> None:
