@@ -22,7 +22,7 @@ WINDOW = 0.003  # seconds that a job waits for others
 SHORT = 4  # the largest size of a short job
 BATCH = 64  # the largest size of a batch of short jobs
 PIECE = 32  # the largest size of the first piece of a long job, with the jobs that run with it
-TURN = 0.1  # seconds; a piece that takes less is followed by one of twice the size
+TURN = 0.05  # seconds; a piece that takes less is followed by one of twice the size
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
