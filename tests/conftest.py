@@ -133,6 +133,12 @@ def parity() -> Callable[[str], Path]:
     return path
 
 
+@pytest.fixture(autouse=True)
+def loud() -> None:
+    """Undo `lmk -q` of another test, which silences libraries until the process ends."""
+    logging.disable(logging.NOTSET)
+
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
@@ -268,7 +274,6 @@ Lmk = Callable[..., Done]
 @pytest.fixture
 def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Lmk]:
     """Run one command line. `code` is the expected exit code, or None for any."""
-    silenced = logging.root.manager.disable  # -q silences libraries until the process ends
 
     def run(*words: object, code: int | None = 0) -> Done:
         from lmkcli.cli import main
@@ -284,8 +289,7 @@ def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         assert code is None or done.code == code, done.err
         return done
 
-    yield run
-    logging.disable(silenced)
+    return run
 
 
 AddRows = Callable[..., None]

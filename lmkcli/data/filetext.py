@@ -38,6 +38,7 @@ _ESCAPES = {
     b"\x1b$)C": "iso2022_kr",
 }
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
+_UPPER_BYTES = 0.4  # of all bytes
 _SAMPLE = 8000  # bytes that decide about a wide encoding
 _MOST_PAIRS = (
     0.6  # of the characters above U+1FFF; of Chinese ones, a fifth are pairs of ASCII characters
@@ -150,6 +151,10 @@ def wide_encoding(data: bytes) -> str:
     """
     sample = data[:_SAMPLE]
     if 0 not in sample or marked_encoding(sample):
+        return ""
+    # If such bytes are UTF-8, too, nearly half of them are zero or the upper byte of the letters of a script.
+    ((_, most),) = Counter(sample.replace(b"\0", b"")).most_common(1) or ((0, 0),)
+    if sample.count(0) + most < _UPPER_BYTES * len(sample) and _is_utf8(sample):
         return ""
     found = {each: text for each in _WIDE if (text := _decoded(sample, each, len(data)))}
     if not found:

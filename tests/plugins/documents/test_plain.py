@@ -226,3 +226,10 @@ FRONT = [
 @pytest.mark.parametrize(("text", "title", "rest"), FRONT)
 def test_metadata_and_comments_of_markdown_are_no_text(text: str, title: str, rest: str) -> None:
     assert read_markdown(text.encode(), "utf-8") == (title, rest)
+
+
+def test_a_table_with_a_few_control_characters_is_utf8(tmp_path: Path) -> None:
+    table = tmp_path / "x.csv"
+    table.write_text('id,title,text\n1,\'\t,"0\x1f\x00""\x1f0\x80""\x80"\n', newline="")
+    assert wide_encoding(table.read_bytes()) == ""
+    assert next(iter(open_collection(str(table)).docs())).text == '0\x1f\x00"\x1f0\x80"\x80'
