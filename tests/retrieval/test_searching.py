@@ -136,7 +136,7 @@ def test_a_search_stays_within_its_budget(tiny_model: Models, tmp_path: Path) ->
 
 
 def peak_memory(*words: str, cwd: Path) -> int:
-    """The peak_memory bytes of its own that a command used_memory."""
+    """The most bytes of memory of its own that a command was seen to use."""
     peak = 0
     with subprocess.Popen(words, cwd=cwd) as running:
         while running.poll() is None:
@@ -144,8 +144,8 @@ def peak_memory(*words: str, cwd: Path) -> int:
                 lines = Path(f"/proc/{running.pid}/status").read_text().splitlines()
             except OSError:
                 break
-            used_memory = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
-            peak = max([peak, *used_memory])
+            own = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
+            peak = max([peak, *own])
             time.sleep(0.02)
     assert running.returncode == os.EX_OK
     return 1024 * peak
