@@ -1138,8 +1138,8 @@ class Train(_Train):
         batch_size: Queries or texts per batch, over all processes.
         epochs: Passes over the data, unless steps is given.
         lr: Peak learning rate.
-        loss: The objective, a sum such as kl+0.5*opl, or one with settings such as kl:temperature=0.1
-            (lmk show losses).
+        loss: The objective, a sum such as kl+0.5*opl, or one with settings such as
+            kl:temperature=0.1,infonce=0 (lmk show losses).
         dev: A judged collection to evaluate on; repeatable.
         output: Folder for the model.
         revision: Branch, tag or commit of a hub model.

@@ -234,6 +234,7 @@ def test_its_engine_has_flags_and_a_whole_life(
         f"encode {beir} -m {model} -o v": (0, ""),
         f"index v {blocks} --precision fp16": (0, ""),
         f"search blocks {beir} --block-rows 3 -o blocks.trec": (0, ""),
+        f"search blocks {beir} --block-rows 4 -o blocks.trec": (0, "is up to date"),
         f"search v {beir} -o exact.trec": (0, ""),
         "index v --kind hnsw -o hnsw": (0, ""),
         f"search blocks {beir} --with hnsw --fuse rrf --ef-search 40 --block-rows 3 -o f.trec": (

@@ -26,11 +26,6 @@ from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import Shard
 from lmkcli.text.formatting import counted, shell_line
 
-_SHOWN = (
-    *("factory", "documents", "skipped", "chunks", "rows", "vocabulary", "postings"),
-    *("training_rows", "bytes"),
-)
-
 
 @dataclass(frozen=True)
 class Built(Result):
@@ -44,13 +39,10 @@ class Built(Result):
         return {"output": str(self.output), **self.facts}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder and the most important facts."""
-        facts = {key: self.facts[key] for key in _SHOWN if key in self.facts}
-        shown = [
-            f"{key} {item:,}" if isinstance(item, int) else f"{key} {item}"
-            for key, item in facts.items()
-        ]
-        yield f"{self.output}: {', '.join(shown)}"
+        """The folder, and the numbers that the engine counted."""
+        counts = [f"{key} {item:,}" for key, item in self.facts.items() if isinstance(item, int)]
+        kind = [f"factory {self.facts['factory']}"] if "factory" in self.facts else []
+        yield f"{self.output}: {', '.join([*kind, *counts]) or 'finished'}"
 
 
 @dataclass(frozen=True)

@@ -51,32 +51,42 @@ class Option(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The allowed values, if the field has a fixed set of values; else empty."""
-        for kind in members(self.kind):
-            if get_origin(kind) is Literal:
-                return tuple(map(str, get_args(kind)))
-            if isinstance(kind, type) and issubclass(kind, Enum):
-                return tuple(str(each.value) for each in kind)
-        return ()
+        return _choices(self.kind)
 
     @property
     def expected(self) -> str:
         """A description of the allowed values, such as 'a whole number that is at least 1'."""
-        kinds = members(self.kind)
-        if self.choices:
-            *others, last = self.choices
-            return f"{', '.join(others)} or {last}" if others else last
-        if int not in kinds and float not in kinds:
-            return "a path" if Path in kinds else "a text"
-        number = "a whole number" if float not in kinds else "a number"
-        low, high = self.flag.min, self.flag.max
-        if high is not None:
-            return f"{number} between {low or 0:g} and {high:g}"
-        return number if low is None else f"{number} that is at least {low:g}"
+        return expected(self.kind, self.flag.min, self.flag.max)
 
     @property
     def required(self) -> bool:
         """Whether the field has no default."""
         return self.field.default is MISSING and self.field.default_factory is MISSING
+
+
+def expected(kind: Any, low: float | None = None, high: float | None = None) -> str:
+    """Describe the values of a type, such as 'a whole number that is at least 1'."""
+    kinds, choices = members(kind), _choices(kind)
+    if choices:
+        *others, last = choices
+        return f"{', '.join(others)} or {last}" if others else last
+    if bool in kinds:
+        return "true or false"
+    if int not in kinds and float not in kinds:
+        return "a path" if Path in kinds else "a text"
+    number = "a whole number" if float not in kinds else "a number"
+    if high is not None:
+        return f"{number} between {low or 0:g} and {high:g}"
+    return number if low is None else f"{number} that is at least {low:g}"
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    for member in members(kind):
+        if get_origin(member) is Literal:
+            return tuple(map(str, get_args(member)))
+        if isinstance(member, type) and issubclass(member, Enum):
+            return tuple(str(each.value) for each in member)
+    return ()
 
 
 def options(kind: type[Settings], unused: bool = False) -> tuple[Option, ...]:

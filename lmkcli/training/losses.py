@@ -1,7 +1,7 @@
 """The notation of `--loss`: an objective, with settings and as a weighted sum of several.
 
     kl                          an objective of the catalog
-    triplet:margin=0.3          with a setting of its own; further ones follow after ';'
+    triplet:margin=0.3          with a setting of its own; further ones follow after ','
     margin-mse+0.5*kl           a sum; a number before '*' is the weight of a term
 
 Nothing here imports torch before an objective is created.
@@ -9,13 +9,14 @@ Nothing here imports torch before an objective is created.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
+from lmkcli.spec.option import expected
 
 
 class Term(NamedTuple):
@@ -44,9 +45,12 @@ class Term(NamedTuple):
                 names = f"its settings are {', '.join(known)}" if known else "it has none"
                 raise UsageError(f"--loss {self.name}: unknown setting '{name}'; {names}")
             try:
-                chosen[name] = msgspec.convert(text, types[name], strict=False)
-            except msgspec.ValidationError as error:
-                raise UsageError(f"--loss {self.name}:{name}={text}: {error}") from None
+                chosen[name] = value = msgspec.convert(text, types[name], strict=False)
+            except msgspec.ValidationError:
+                value = inf
+            if isinstance(value, float) and not isfinite(value):
+                wanted = expected(types[name])
+                raise UsageError(f"--loss {self.name}:{name}={text}: write {wanted}")
         return kind(**chosen)
 
 
@@ -89,10 +93,13 @@ def _term(part: str, whole: str) -> Term:
             "settings after ':', such as triplet:margin=0.3"
         )
     catalog.LOSSES.check(name)
-    pairs = [pair.partition("=") for pair in settings.split(";")] if settings else []
+    pairs = [pair.partition("=") for pair in settings.split(",")] if settings else []
     for key, equals, value in pairs:
         if not (key and equals and value):
-            raise UsageError(f"--loss {whole!r}: write settings of {name} as NAME=VALUE")
+            raise UsageError(f"--loss {whole!r}: write settings of {name} as NAME=VALUE,NAME=VALUE")
+    keys = [key for key, _, _ in pairs]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise UsageError(f"--loss {whole!r}: the setting {twice} is given twice")
     return Term(name, _weight(weight, whole) if star else 1.0, tuple((k, v) for k, _, v in pairs))
 
 

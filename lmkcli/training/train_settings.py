@@ -170,7 +170,7 @@ class TrainSettings(LoopSettings, PoolerSettings):
         str,
         Flag(
             "The objective, a sum such as kl+0.5*opl, or one with settings such as "
-            "kl:temperature=0.1 (lmk show losses).",
+            "kl:temperature=0.1,infonce=0 (lmk show losses).",
             often=True,
             aliases="--objective",
             suggest_for="--loss-function",

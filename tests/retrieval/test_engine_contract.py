@@ -19,6 +19,7 @@ from lmkcli.artifact.shards import shards_folder
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
+from lmkcli.operations.index import Built
 from lmkcli.plugins.serve.indexes import IndexSet
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_job
@@ -65,7 +66,7 @@ class Brute(NearestEngine):
     def build(self, given, folder, report):
         (folder / "any").mkdir()
         np.save(folder / "any" / "matrix.npy", stored(given.vectors))
-        return {"rows": given.vectors.total}
+        return {"compared": given.vectors.total}
 
     def append(self, given, index, folder, report):
         changes = given.changes(index.vectors)
@@ -75,7 +76,7 @@ class Brute(NearestEngine):
             (folder / "any").mkdir()
             matrix = np.concatenate([old, stored(changes.fresh)])
             np.save(folder / "any" / "matrix.npy", matrix)
-            facts = {"rows": len(matrix)}
+            facts = {"compared": len(matrix)}
         return Appended(facts, changes.numbering, f"{changes.fresh.rows} appended")
 
     def open(self, files, vectors, rows, settings):
@@ -95,7 +96,7 @@ class Brute(NearestEngine):
         matrix = np.concatenate([np.load(path) for path in shards])
         (folder / "any").mkdir()
         np.save(folder / "any" / "matrix.npy", matrix)
-        return {"rows": len(matrix)}
+        return {"compared": len(matrix)}
 
 
 class Nearest:
@@ -316,6 +317,10 @@ def test_an_index_is_found_kept_described_and_protected(life: Life) -> None:
     before = snapshot(life.index)
     facts = life.run()
     record = record_of(life.index)
+    counts = {key: item for key, item in record.facts.items() if isinstance(item, int)}
+    assert counts
+    (line,) = Built(life.index, facts).blocks()
+    assert all(f"{key} {item:,}" in str(line) for key, item in counts.items())
     assert facts == {"output": str(life.index), "digest": record.digest, **record.facts}
     life.run("update")
     assert "already up to date" in life.notes[-1]

@@ -6,6 +6,7 @@ import torch
 from lmkcli.errors import UsageError
 from lmkcli.training.losses import LossNotation, Term
 from lmkcli.training.objectives.infonce import InfoNCE
+from lmkcli.training.objectives.margin_mse import MarginMSE
 from lmkcli.training.objectives.objective import BatchFacts, Embedded
 from lmkcli.training.objectives.orthogonal import Orthogonal
 from lmkcli.training.train_settings import TrainSettings
@@ -40,7 +41,13 @@ def test_a_threshold_of_scores_needs_scores() -> None:
         ("0*kl", "the weight '0' must be a number above 0"),
         ("nan*kl", "the weight 'nan' must be a number above 0"),
         ("opl:temperature=1", "--loss opl: unknown setting 'temperature'; it has none"),
-        ("kl:temperature=hot", "--loss kl:temperature=hot: Expected `float`"),
+        ("kl:temperature=hot", "--loss kl:temperature=hot: write a number$"),
+        ("kl:temperature=nan", "--loss kl:temperature=nan: write a number$"),
+        ("margin-mse:pairs=some", "--loss margin-mse:pairs=some: write positive or all$"),
+        (
+            "kl:infonce=0,infonce=1",
+            "--loss 'kl:infonce=0,infonce=1': the setting infonce is given twice",
+        ),
         (
             "insent:margin=1",
             "--loss insent: unknown setting 'margin'; its settings are temperature",
@@ -61,6 +68,11 @@ def test_flags_that_no_term_has_are_refused() -> None:
 def test_the_setting_of_a_term_wins_over_the_flag() -> None:
     made = open_objective(TrainSettings(loss="infonce:temperature=0.5", temperature=0.1))
     assert made == InfoNCE(temperature=0.5)
+
+
+def test_a_term_has_several_settings() -> None:
+    made = open_objective(TrainSettings(loss="margin-mse:scale=2.5,pairs=all"))
+    assert made == MarginMSE(scale=2.5, pairs="all")
 
 
 def test_a_weighted_sum_is_the_sum_of_its_weighted_terms() -> None:

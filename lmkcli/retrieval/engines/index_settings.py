@@ -5,7 +5,7 @@ of all of them; an engine reads its own group with `settings.part(Group)`.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli import catalog
 from lmkcli.catalog import EngineRow
@@ -86,6 +86,18 @@ def engine_options(kind: str = "") -> list[str]:
         named = row.search_settings
         groups = (catalog.load(row, f"index kind '{kind}'", named),) if named else ()
     return [option.name for group in groups for option in options(group)]
+
+
+def search_identity(kind: str, settings: Settings) -> dict[str, Any]:
+    """Return the search settings of an engine that change its results, as a run records them."""
+    names = engine_options(catalog.engine_row(kind).name)
+    kept = [each for each in options(type(settings)) if each.name in names]
+    same_results = ("speed", "address", "layout", "mode", "secret", "consent")
+    return {
+        each.name: getattr(settings, each.name)
+        for each in kept
+        if each.flag.role not in same_results
+    }
 
 
 ENGINE_SETTINGS = tuple(declared_groups(catalog.ENGINES).values())

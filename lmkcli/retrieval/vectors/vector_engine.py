@@ -8,7 +8,7 @@ from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import Engine
-from lmkcli.retrieval.engines.index_settings import IndexSettings
+from lmkcli.retrieval.engines.index_settings import IndexSettings, search_identity
 from lmkcli.retrieval.index import FEEDBACK_FIELDS, Index, IndexInfo
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput, indexed_vectors, notes_of
@@ -22,11 +22,12 @@ from lmkcli.vectors.stored import DenseVectors
 class OpenedSearch(NamedTuple, Generic[AnyRows]):
     """The search of an opened index.
 
-    settings: of every search, for the manifest of a run. note: for the user; may be empty.
+    constants: what else changes the results, besides the settings of a search, for the manifest of a run.
+    note: for the user; may be empty.
     """
 
     search: RowSearch[AnyRows]
-    settings: dict[str, Any]
+    constants: dict[str, Any]
     note: str = ""
 
 
@@ -65,12 +66,12 @@ class VectorEngine(Engine[VectorsInput[AnyRows]]):
             settings.level or "",
             settings.aggregate or "",
         )
-        search, searched_with, note = self.open_search(index, units, settings)
+        search, constants, note = self.open_search(index, units, settings)
         info = IndexInfo(
             str(index.folder.absolute()),
             self.kind,
             index.record.digest,
-            searched_with | units.identity,
+            search_identity(self.kind, settings) | constants | units.identity,
             (*notes_of(index, units.vectors), *([note] if note else [])),
         )
         return VectorIndex(info, units, search, settings)
@@ -117,5 +118,4 @@ class NearestEngine(VectorEngine[Ragged]):
             )
         exact = scoring_of(units.vectors.codec_name).search(units.matrix, settings)
         search = ApproximateSearch(nearest, units, numbered, exact, encoding)
-        searched_with = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
-        return OpenedSearch(search, searched_with, note)
+        return OpenedSearch(search, {}, note)

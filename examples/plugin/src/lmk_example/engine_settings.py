@@ -22,5 +22,10 @@ class BlockSearchSettings(Settings):
 
     panel: ClassVar[str] = "Index settings"
     block_rows: Annotated[
-        int, Flag("blocks: number of vectors that are compared at once; 0: 4,096.", min=0)
+        int,
+        Flag(
+            "blocks: number of vectors that are compared at once; 0: 4,096.",
+            min=0,
+            role="speed",  # the results are the same; a run records the other settings of its search
+        ),
     ] = 0
