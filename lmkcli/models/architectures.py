@@ -6,7 +6,7 @@ architectures.
 
 from typing import Any
 
-from transformers import AutoModel, AutoModelForTextEncoding
+from transformers import AutoModel, AutoModelForTextEncoding, LongT5Config
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -34,6 +34,10 @@ def encoder_class(model_type: str) -> Any:
             f"models of the type {model_type} have an encoder and a decoder, and lmk cannot read the encoder "
             f"alone; of this kind it reads {', '.join(_T5)}"
         )
+    if model_type == "longt5":  # the auto class has the encoders of the other types only
+        from transformers import LongT5EncoderModel
+
+        AutoModelForTextEncoding.register(LongT5Config, LongT5EncoderModel, exist_ok=True)
     return AutoModelForTextEncoding if model_type in _T5 else AutoModel
 
 
