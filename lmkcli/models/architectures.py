@@ -6,7 +6,8 @@ architectures.
 
 from typing import Any
 
-from transformers import AutoModel, AutoModelForTextEncoding, LongT5Config
+import transformers
+from transformers import AutoModel, AutoModelForTextEncoding
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -35,9 +36,9 @@ def encoder_class(model_type: str) -> Any:
             f"alone; of this kind it reads {', '.join(_T5)}"
         )
     if model_type == "longt5":  # the auto class has the encoders of the other types only
-        from transformers import LongT5EncoderModel
-
-        AutoModelForTextEncoding.register(LongT5Config, LongT5EncoderModel, exist_ok=True)
+        AutoModelForTextEncoding.register(
+            transformers.LongT5Config, transformers.LongT5EncoderModel, exist_ok=True
+        )
     return AutoModelForTextEncoding if model_type in _T5 else AutoModel
 
 
