@@ -6,6 +6,7 @@ architectures.
 
 from typing import Any
 
+import transformers
 from transformers import AutoModel, AutoModelForTextEncoding
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -33,6 +34,10 @@ def encoder_class(model_type: str) -> Any:
         raise DataError(
             f"models of the type {model_type} have an encoder and a decoder, and lmk cannot read the encoder "
             f"alone; of this kind it reads {', '.join(_T5)}"
+        )
+    if model_type == "longt5":  # the auto class has the encoders of the other types only
+        AutoModelForTextEncoding.register(
+            transformers.LongT5Config, transformers.LongT5EncoderModel, exist_ok=True
         )
     return AutoModelForTextEncoding if model_type in _T5 else AutoModel
 

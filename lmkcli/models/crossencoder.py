@@ -56,19 +56,28 @@ class SequenceClassifier:
         lengths = [len(item["input_ids"]) for item in encoded]
         scores = np.empty(len(texts))
         size = len(texts) if self.tokenizer.pad_token_id is not None else 1
-        for group in self._groups(lengths):
+        for group in self._groups(read["input_ids"]):
             for pack in packs([lengths[i] for i in group], self.batch_tokens, size, padded=True):
                 rows = [group[i] for i in pack]
                 scores[rows] = self._scores([encoded[i] for i in rows])
         return Scored(scores, sum(self._cut(read, queries, texts)))
 
-    def _groups(self, lengths: list[int]) -> list[list[int]]:
+    def _groups(self, inputs: list[list[int]]) -> list[list[int]]:
         """Return the numbers of the pairs that may run together; no score depends on the other pairs."""
         groups: dict[Any, list[int]] = {}
-        for number, length in enumerate(lengths):
-            key = length if self.equal else 0, self.rotary.changed_by(length)
+        for number, ids in enumerate(inputs):
+            length = len(ids)
+            key = length if self.equal else 0, self.rotary.changed_by(length), self._ends(ids)
             groups.setdefault(key, []).append(number)
         return list(groups.values())
+
+    def _ends(self, ids: list[int]) -> int:
+        """Count the end tokens of a pair, which may be in its texts; 0 if the model ignores them.
+
+        Classifiers with a decoder, such as T5, refuse pairs with different numbers in one batch.
+        """
+        config = self.model.config
+        return ids.count(config.eos_token_id) if config.is_encoder_decoder else 0
 
     def _scores(self, encoded: list[Any]) -> NDArray[np.float64]:
         """Return the scores of encoded pairs that run together."""

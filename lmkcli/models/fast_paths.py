@@ -31,7 +31,7 @@ from lmkcli.system.input_files import parse_json
 
 # oneDNN optimises the layout of the weights for this number of rows. Other numbers are a little slower.
 ROWS = 8192
-_CHECK = 4  # the version of the check; a cached result of another version is not used
+_CHECK = 5  # the version of the check; a cached result of another version is not used
 
 
 class FusedLinear(nn.Module):
@@ -253,6 +253,9 @@ class FastPath(NamedTuple):
     packed: bool
     why_padded: str = ""
     together: Together = "any"
+    dim: int = (
+        0  # the dimensions of the states; some models project them to other than `hidden_size`
+    )
 
 
 def fast_path_key(weights: str, dtype: str, device: torch.device, options: tuple[str, bool]) -> str:

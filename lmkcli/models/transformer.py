@@ -203,7 +203,8 @@ class Transformer:
         lengths = [len(s) for s in sequences]
         filled = _first(lengths, max(lengths))
         seen = filled if attended is None else _first(attended, max(lengths))
-        padding = max(self.module.config.pad_token_id or 0, 0)  # some configurations have -1
+        # some configurations have -1, others none
+        padding = max(getattr(self.module.config, "pad_token_id", None) or 0, 0)
         ids = torch.full(filled.shape, padding, dtype=torch.long)
         ids[filled] = torch.from_numpy(np.concatenate(sequences)).long()
         position_ids = {}
@@ -246,6 +247,7 @@ class Transformer:
         """
         sequences = self._probes()
         alone = [self.states([sequence]) for sequence in sequences]
+        dim = alone[0].shape[1]
         check_states(self.module, torch.cat(alone), name)
         own = self.module.config._attn_implementation
         tolerance = 1e-8 if self.dtype == "fp32" else 2e-3
@@ -263,19 +265,19 @@ class Transformer:
                 break
         self.module.set_attn_implementation(own)
         if isinstance(packed, float) and packed < tolerance:
-            return FastPath(fused, packed=True)
+            return FastPath(fused, packed=True, dim=dim)
         reason = f"packed and padded states differ ({packed})"
         ways: tuple[Together, ...] = ("any", "equal")
         for self.together in ways:
             if self._difference(alone, self.states(sequences)) < tolerance:
-                return FastPath(False, False, reason, self.together)
+                return FastPath(False, False, reason, self.together, dim)
             reason = "padding changes its states"
-        return FastPath(False, False, "other texts in a batch change its states", "one")
+        return FastPath(False, False, "other texts in a batch change its states", "one", dim)
 
     def use(self, fast_path: FastPath) -> None:
         """Use this fast path from now on."""
         self.packed, self.why_padded = fast_path.packed, fast_path.why_padded
-        self.together = fast_path.together
+        self.together, self.dim = fast_path.together, fast_path.dim or self.dim
         if fast_path.fused:
             fuse(self.module, self.device)
         if fast_path.packed:
@@ -309,17 +311,38 @@ class Transformer:
         return worst if np.isfinite(worst) else float("inf")
 
     def _probes(self) -> list[Ints]:
-        """Return a few random sequences, one longer than the blocks of a sliding window."""
+        """Return a few random sequences, one longer than the blocks of a sliding window.
+
+        Every other one contains the special tokens of the configuration: ESM scales the states of an input
+        by its number of mask tokens, so that a pack with such a text changes all its texts.
+        """
         window = getattr(self.module.config, "sliding_window", None)
         longest = min(
             self.limit, 40 if not window or window > 256 else attention.block_from(window) + 100
         )
         rng = np.random.default_rng(0)
-        size = min(self.module.config.get_text_config().vocab_size, 30000)
+        text = self.module.config.get_text_config()
+        size = min(text.vocab_size, 30000)
         lengths = sorted({min(n, longest) for n in (3, 7, 20, 37, longest)})
-        return [
+        probes = [
             rng.integers(size // 2, size, n).astype(np.int32) for n in lengths for _ in range(2)
         ]
+        special = _special_tokens(text)
+        for probe in probes[1::2]:
+            places = rng.permutation(len(probe))[: len(special)]
+            probe[places] = rng.permutation(special)[: len(places)]
+        return probes
+
+
+def _special_tokens(config: Any) -> Ints:
+    """Return the ids of special tokens that a configuration names, such as `mask_token_id`.
+
+    Without padding: its states may be zero, and the cosine of zeros is no measure.
+    """
+    named = {name: value for name, value in config.to_dict().items() if name.endswith("_token_id")}
+    padding = named.pop("pad_token_id", None)
+    ids = {value for value in named.values() if type(value) is int and value != padding}
+    return np.array(sorted(value for value in ids if 0 <= value < config.vocab_size), np.int32)
 
 
 def _first(counts: list[int], width: int) -> torch.Tensor:

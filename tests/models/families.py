@@ -212,6 +212,25 @@ FAMILIES: dict[str, Family] = {
     "T5 with decoder": Family(
         _of("T5Config", _T5), unigram, "padded", "t5 checkpoints", "T5ForConditionalGeneration"
     ),
+    "mT5": Family(
+        _of("MT5Config", _T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False), unigram,
+        "padded", "mT5 encoders", "MT5EncoderModel",
+    ),
+    "UMT5": Family(_of("UMT5Config", _T5), unigram, "padded", "UMT5 encoders", "UMT5EncoderModel"),
+    "LongT5": Family(
+        _of("LongT5Config", _T5, local_radius=7), unigram, "padded", "LongT5 encoders",
+        "LongT5EncoderModel",
+    ),
+    "LongT5, global": Family(
+        _of("LongT5Config", _T5, local_radius=7, global_block_size=4,
+            encoder_attention_type="transient-global"),
+        unigram, "padded", "long-t5-tglobal encoders", "LongT5EncoderModel",
+    ),
+    "ESM": Family(
+        _of("EsmConfig", pad_token_id=0, mask_token_id=4, position_embedding_type="rotary",
+            token_dropout=True, **_BIG),
+        wordpiece, "padded", "ESM-2 encoders of proteins",
+    ),
     "FNet": Family(
         _of("FNetConfig", {}, hidden_size=WIDTH, num_hidden_layers=2, intermediate_size=48,
             max_position_embeddings=128, initializer_range=0.2, **_BIG),
@@ -236,6 +255,20 @@ FAMILIES: dict[str, Family] = {
         _of("Gemma3TextConfig", _DECODER, use_bidirectional_attention=True, sliding_window=16,
             layer_types=["sliding_attention", "full_attention"]),
         lambda: byte_level("<s> $A </s>"), "packed", "embeddinggemma-300m",
+    ),
+    "EmbeddingGemma 2": Family(
+        _of("EmbeddingGemma2TextConfig", _DECODER, embedding_dim=WIDTH, hidden_size=24,
+            global_head_dim=8, hidden_size_per_layer_input=8, sliding_window=16,
+            layer_types=["sliding_attention", "full_attention"]),
+        lambda: byte_level("<s> $A </s>"), "packed", "its text encoder",
+    ),
+    "CodeGen": Family(
+        _of("CodeGenConfig", _GPT, n_positions=128, rotary_dim=4), byte_level, "packed", "CodeGen"
+    ),
+    "RWKV": Family(
+        _of("RwkvConfig", {}, vocab_size=SIZE, hidden_size=WIDTH, num_hidden_layers=2,
+            context_length=128),
+        byte_level, "padded", "RWKV",
     ),
     "Phi-3, longrope": Family(
         _of("Phi3Config", {k: v for k, v in _DECODER.items() if k != "head_dim"},

@@ -41,6 +41,7 @@ TEXTS = [
     "x",
     "\n\n",
     "Straße, café  and   spaces",
+    "a [MASK] or <mask>, </s> or [SEP] in the text",
 ]
 PROMPTS = {
     "none": {},

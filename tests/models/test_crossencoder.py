@@ -195,3 +195,21 @@ def test_cross_encoders_that_lmk_lacks_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             open_cross_encoder(str(tmp_path / "saved"), "cpu", True)
         file.write_text(before)
+
+
+def test_a_text_may_contain_the_end_token(tmp_path: Path) -> None:
+    """The classifier of T5 refuses a batch of pairs with different numbers of end tokens."""
+    row = FAMILIES["T5"]
+    config = row.config()
+    config.num_labels, config.eos_token_id, config.decoder_start_token_id = 1, 2, 0
+    torch.manual_seed(3)
+    transformers.T5ForSequenceClassification(config).eval().save_pretrained(tmp_path)
+    row.tokenizer().save_pretrained(tmp_path)
+    texts = ["bread", "iron </s> or lead", "the </s> sea </s>", "copper"]
+    library = CrossEncoder(str(tmp_path), device="cpu")
+    expected = [
+        float(library.predict([("water", text)], activation_fn=torch.nn.Identity())[0])
+        for text in texts
+    ]
+    found = open_cross_encoder(str(tmp_path), "cpu", True)("water", texts)
+    assert found.scores == pytest.approx(expected, abs=1e-5)
