@@ -15,8 +15,8 @@ from lmkcli.progress import SAVING
 from lmkcli.system.disk import is_full_disk, is_native_write_error, reason
 
 signalled = False  # whether this command has received a signal to stop
-# Errors without a file name that a wrong call causes, so bugs of lmk. All others come from the system: a device,
-# a file system of the network, a limit.
+# Errors without a file name that a wrong call causes, so bugs of lmk. All others come from the system: a
+# device, a file system of the network, a limit.
 _WRONG_CALLS = {
     *(
         errno.EBADF,
