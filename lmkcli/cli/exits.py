@@ -15,11 +15,20 @@ from lmkcli.progress import SAVING
 from lmkcli.system.disk import is_full_disk, is_native_write_error, reason
 
 signalled = False  # whether this command has received a signal to stop
-DEVICE = {  # errors of a device or a path, never bugs of lmk
-    *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
+# Errors without a file name that a wrong call causes, so bugs of lmk. All others come from the system: a
+# device, a file system of the network, a limit.
+_WRONG_CALLS = {
+    *(
+        errno.EBADF,
+        errno.EFAULT,
+        errno.EINVAL,
+        errno.ENOTTY,
+        errno.ESPIPE,
+        errno.ECHILD,
+        errno.ESRCH,
+    ),
+    *(errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.ENOTSOCK),
 }
-
 
 _LONGEST = 300  # characters of an error of a library
 _AGAIN_SECONDS = 0.05  # until a signal that Python ignored is raised again
@@ -154,6 +163,6 @@ def _file_error(error: Exception) -> str:
         return ""
     if error.filename is None and error.errno == errno.ENOENT:
         return "the current folder does not exist; change to another one"
-    if error.filename is None and error.errno not in DEVICE:
+    if error.filename is None and (error.errno is None or error.errno in _WRONG_CALLS):
         return ""
     return f"{error.filename2 or error.filename or 'a file'}: {error.strerror}"

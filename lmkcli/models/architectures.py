@@ -7,7 +7,7 @@ architectures.
 from typing import Any
 
 import transformers
-from transformers import AutoModel, AutoModelForTextEncoding
+from transformers import AutoModel, AutoModelForTextEncoding, PreTrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -48,3 +48,16 @@ def is_causal(model_type: str) -> bool:
         model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
+
+
+def check_text_config(config: Any) -> None:
+    """Raise DataError if a part of the configuration, such as `text_encoder`, is no configuration of a model.
+
+    transformers takes the sizes of the model from this part, whatever the model type is. ValueError of
+    transformers for several such parts.
+    """
+    if not isinstance(config.get_text_config(), PreTrainedConfig):
+        raise DataError(
+            f"models of the type {config.model_type} have no part for texts, but the configuration contains "
+            "text_encoder, decoder, generator or text_config; remove this key"
+        )

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.artifact.manifest import digest
 from lmkcli.data.run import Scored
 from lmkcli.errors import DataError
+from lmkcli.models.architectures import check_text_config
 from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
@@ -164,6 +165,7 @@ def open_cross_encoder(
             str(folder.encoder), dtype=TORCH_DTYPES[computed], return_dict=True,
             trust_remote_code=trust_remote_code, **REPORTED, **arguments,
         )  # fmt: skip
+        check_text_config(model.config)
         compute_buffers(model, TORCH_DTYPES[computed])
     folder.check_unchanged()
     missing, encoder = sorted(report["missing_keys"]), f"{model.base_model_prefix}."

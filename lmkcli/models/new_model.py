@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
+from lmkcli.models.architectures import check_text_config
 from lmkcli.models.consent import check_declarations, opening
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import locate, read_model
@@ -64,6 +65,7 @@ def _random(new: NewModel, folder: Path) -> Any:
     check_declarations(folder, trust=False)
     with loading(str(new.architecture), "describes no model that can be created"):
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        check_text_config(config)
         needed, free = _bytes(config), free_memory()
         if needed > free:
             raise MemoryError(

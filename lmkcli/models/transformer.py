@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
-from lmkcli.models.architectures import encoder_class
+from lmkcli.models.architectures import check_text_config, encoder_class
 from lmkcli.models.buffers import compute_buffers
 from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
@@ -396,6 +396,7 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, M
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
         config.return_dict = True  # states are read by name, whatever the file says
         stored, kind = config.dtype, kind or encoder_class(config.model_type)
+        check_text_config(config)
         _check_reads_text(kind, config, folder)
         _check_attention(folder, config)
 

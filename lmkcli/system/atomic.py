@@ -200,6 +200,8 @@ def make_folder(path: Path) -> None:
 
     Errors are those of `destination`.
     """
+    if path.is_dir():
+        return
     path = destination(path)
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from lmkcli.system import disk
 from tests import levels, tiny
 
 Once = Callable[[str, Callable[[Path], object]], Path]
-NUMBERS = ("EIO", "EDQUOT", "ENOSPC", "EROFS", "EACCES", "EFBIG")
+NUMBERS = ("EIO", "EDQUOT", "ENOSPC", "EROFS", "EACCES", "EFBIG", "ETIMEDOUT")
 VERBS = ("train", "pretrain", "encode", "tokenize", "hnsw", "bm25", "search", "export", "numpy")
 FEW = ("--steps", 4, "--save-every", 2, "--batch-size", 8, "--dtype", "fp32")
 SOURCE = Path(__file__).parents[1] / "fixtures" / "failing_writes.c"
@@ -126,6 +126,32 @@ def test_a_quota_is_not_called_a_full_disk(number: int, words: str) -> None:
         assert disk.is_full_disk(each)
         assert words in disk.reason(each)
         assert words in exits._file_error(each)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ETIMEDOUT",
+        "ENOTCONN",
+        "EREMOTEIO",
+        "EUCLEAN",
+        "ENOLCK",
+        "EHOSTDOWN",
+        "EKEYEXPIRED",
+        "ENXIO",
+    ],
+)
+def test_an_error_of_a_file_system_of_the_network_is_a_message(name: str) -> None:
+    number = getattr(errno, name)
+    assert exits._file_error(OSError(number, os.strerror(number))) == (
+        f"a file: {os.strerror(number)}"
+    )
+
+
+def test_a_wrong_call_is_a_bug() -> None:
+    for number in (errno.EBADF, errno.EINVAL):
+        assert exits._file_error(OSError(number, os.strerror(number))) == ""
+    assert exits._file_error(OSError("no number")) == ""
 
 
 @pytest.mark.parametrize(

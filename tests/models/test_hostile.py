@@ -198,6 +198,17 @@ def test_no_configuration_of_a_model_is_a_bug(
     documented(folder)
 
 
+@pytest.mark.parametrize("value", ["x", 5, ["x"], {}, {"hidden_size": 8}], ids=str)
+@pytest.mark.parametrize("key", ["text_encoder", "decoder", "generator", "text_config"])
+def test_a_part_for_texts_that_the_architecture_lacks_is_no_bug(
+    tiny_model: Models, scratch: Callable[[Path], Path], key: str, value: Any
+) -> None:
+    folder = scratch(tiny_model("bert"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    documented(folder)
+
+
 @EXAMPLES
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

@@ -19,6 +19,7 @@ from lmkcli.system.atomic import (
     exclusive,
     in_use,
     locked,
+    make_folder,
     temporary_name,
     unused,
 )
@@ -195,3 +196,9 @@ def test_a_file_in_use_is_not_removed(tmp_path: Path) -> None:
         unused(path).__enter__()
     with unused(path), pytest.raises(Stopped, match="removes"):
         in_use(path).__enter__()
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+    """Also the root folder, the current one in many containers."""
+    make_folder(tmp_path)
+    make_folder(Path("/"))

@@ -32,7 +32,7 @@ from lmkcli.data.collection import Doc, Query, check_id
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.plugins.documents.own_index import OwnIndex
-from lmkcli.plugins.serve.limits import MAX_MARKED
+from lmkcli.plugins.serve.limits import MAX_MARKED, has_more_values
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings, running_servers
 from lmkcli.plugins.serve.stamps import stamp
 from lmkcli.progress import Note
@@ -49,6 +49,7 @@ _PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
+_VALUES = 1 << 18  # values in an answer; 1,000 hits have about 20,000
 _HEADS = 1 << 20  # bytes of the head of an answer, and of the sizes of its chunks
 
 
@@ -235,6 +236,8 @@ class Connection:
             if status != 503 or time.monotonic() + wait > end:
                 break
             time.sleep(wait)
+        if has_more_values(content, _VALUES):
+            raise self.wrong(f"more than {_VALUES:,} values")
         try:
             if status == 200:
                 return msgspec.json.decode(content, type=shape)

@@ -12,7 +12,15 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from lmkcli.plugins.serve.limits import HEAD_BYTES, MAX_BRACKETS, MAX_DEPTH, MAX_KEYS, Limits
+from lmkcli.plugins.serve.limits import (
+    HEAD_BYTES,
+    MAX_BRACKETS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    MAX_VALUES,
+    Limits,
+    has_more_values,
+)
 from lmkcli.plugins.serve.metrics import Metrics
 from lmkcli.system import network
 
@@ -38,6 +46,7 @@ _HEADERS = [
 # Strings, and brackets and colons outside of strings. A string without an end reaches to the end of the body:
 # otherwise, each of its escaped quotation marks would start another search for the end.
 _SIGNS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}:]', re.DOTALL)
+_TOKENS = frozenset({"/v1/embeddings"})  # paths whose bodies have long lists
 _GRACE = 5  # seconds in which a request that took too long can answer so itself
 
 
@@ -99,11 +108,14 @@ def _is_site(origin: str, host: str) -> bool:
         return False
 
 
-def json_fault(body: bytes) -> str:
-    """Return why a JSON body takes too much memory when it is parsed; empty if it does not.
+def json_fault(body: bytes, values: int | None = MAX_VALUES) -> str:
+    """Return why a JSON body takes too much memory or time when it is parsed; empty if it does not.
 
-    A megabyte of brackets becomes hundreds of megabytes of Python objects and error messages.
+    A megabyte of brackets becomes hundreds of megabytes of Python objects and error messages, and a megabyte
+    of numbers keeps the library of MCP busy for a second. `values` is the greatest number of values.
     """
+    if values is not None and has_more_values(body, values):
+        return f"the body has more than {values:,} values; send several requests"
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH and body.count(b":") <= MAX_KEYS:
         return ""
     depth = opened = keys = 0
@@ -177,7 +189,7 @@ class Guard:
             return None
         if body is None:
             return await _refuse(send, 413, self._too_large)
-        if fault := json_fault(body):
+        if fault := json_fault(body, None if scope["path"] in _TOKENS else MAX_VALUES):
             return await _refuse(send, 400, fault)
         pending = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -1,6 +1,7 @@
 """The task of a server, and its limits."""
 
 import os
+import re
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +25,17 @@ MAX_TOKENS = 8192  # tokens of such a text, if it is given as tokens
 MAX_DEPTH = 32  # levels of a JSON body
 MAX_KEYS = 1024  # keys of the objects of a JSON body; each unknown key becomes an error message
 MAX_BRACKETS = 8192  # lists and objects of a JSON body; a request for embeddings has 2,050
+MAX_VALUES = (
+    8192  # values in the lists of a JSON body, except a request for embeddings, which has tokens
+)
 HEAD_BYTES = 1 << 16  # bytes of a request line and its headers
 FEW_CONNECTIONS = 16
 # Files that are open for moments: a page, the files of an update, and connections that asyncio has accepted
 # and the server does not count yet (a few times BACKLOG).
 SPARE_FILES = 320
 BACKLOG = 64  # connections that asyncio accepts at once
+# Strings, and commas outside of strings. A string without an end reaches to the end.
+_COMMAS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +119,18 @@ class ServerTask(NamedTuple):
     token: str = ""
     origins: Sequence[str] = ()
     limits: Limits = Limits()
+
+
+def has_more_values(json: bytes, most: int) -> bool:
+    """Whether JSON has too many values: short ones become objects of twenty times their bytes."""
+    if json.count(b",") <= most:
+        return False
+    commas = 0
+    for found in _COMMAS.finditer(json):
+        commas += json[found.start()] == ord(",")
+        if commas > most:
+            return True
+    return False
 
 
 def possible_connections(wanted: int) -> int:

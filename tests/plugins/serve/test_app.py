@@ -265,6 +265,7 @@ HOSTILE: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {"json": {"model": "docs", "input": [[]] * 9000}},
         400,
     ),
+    "many values": ("POST", "/mcp", {"json": {"params": [1] * 9000}}, 400),
     "brackets in many strings": (
         "POST",
         "/v1/search",

@@ -238,6 +238,31 @@ def test_bad_hits(lmk: Lmk, stranger: Stranger, name: str) -> None:
     _one_message(found.err, stranger)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"results": [{"hits": [], "words": [' + b'"a", ' * 1000 + b'"a"]}]}',
+        b'{"results": [' + b'{"hits": []}, ' * 1000 + b"{}]}",
+        b'{"results": [{"ids": [' + b'"\\",", ' * 1000 + b'"a"]}]}',
+    ],
+)
+def test_many_values_are_refused_before_they_take_memory(
+    lmk: Lmk, stranger: Stranger, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(client, "_VALUES", 500)
+    stranger.found = http(body)
+    err = lmk("search", "i", "-q", "x", "--server", stranger.url, code=3).err
+    assert "more than 500 values" in err
+
+
+def test_commas_in_texts_are_no_values(
+    lmk: Lmk, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_VALUES", 500)
+    stranger.found = hits({**HIT, "text": 'a,"b\\",' * 1000})
+    assert "a" in lmk("search", "i", "-q", "x", "--server", stranger.url).out
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_no_run_of_a_bad_answer(lmk: Lmk, stranger: Stranger, tmp_path: Path, name: str) -> None:
     stranger.found = RUNS[name]

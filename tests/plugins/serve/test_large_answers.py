@@ -244,13 +244,18 @@ def test_words_are_marked_in_the_start_of_long_texts() -> None:
     ("body", "fault"),
     [
         (b'{"a":' * 190_000, "nested"),
-        (b"{" + b",".join(b'"%d":1' % n for n in range(90_000)) + b"}", "keys"),
-        (b'{"query":' + b"[],[" * 240_000, "nested"),
-        (b"[" + b"[]," * 300_000, "lists"),
+        (b"{" + b",".join(b'"%d":1' % n for n in range(8_000)) + b"}", "keys"),
+        (b'{"query":' + b"[],[" * 240_000, "values"),
+        (b'{"query":' + b"[],[" * 8_000, "nested"),
+        (b"[" + b"[] " * 9_000, "lists"),
+        (b"[" + b"[]," * 300_000, "values"),
         (b'["' + b"[" * 900_000 + b'"]', ""),
         (b"[]," * 40 + b'"' + b'\\"' * 500_000, ""),
         (b"[]," * 40 + b'"' + b'\\"' * 500_000 + b"\\", ""),
-        (b'["' + b'","'.join([b"["] * 200_000) + b'"]', ""),
+        (b'["' + b'","'.join([b"["] * 8_000) + b'"]', ""),
+        (b'["' + b'","'.join([b"["] * 200_000) + b'"]', "values"),
+        (b"[" + b"1," * 400_000 + b"1]", "values"),
+        (b'{"query": "' + b"," * 900_000 + b'"}', ""),
     ],
 )
 def test_a_hostile_body_is_refused_at_its_first_fault(body: bytes, fault: str) -> None:
