@@ -195,6 +195,10 @@ class Collection(ABC):
         """File -> its encoding, for the files read so far whose encoding lmk had to guess."""
         return {}
 
+    def chosen_columns(self) -> dict[str, str]:
+        """Table in a folder -> the columns that lmk chose for its ids, titles and texts, so far."""
+        return {}
+
     def places(self, doc_id: str) -> list[str]:
         """The places of the documents with an id, for error messages; empty if they cannot be found."""
         return []
@@ -284,6 +288,9 @@ class PartOfCollection(Collection):
     def guessed_encodings(self) -> dict[str, str]:
         """The guessed encodings of the files of the collection."""
         return self._whole.guessed_encodings()
+
+    def chosen_columns(self) -> dict[str, str]:
+        return self._whole.chosen_columns()
 
     def places(self, doc_id: str) -> list[str]:
         """The places of the documents with an id."""

@@ -48,7 +48,7 @@ def values_of(
 ) -> dict[str, Value]:
     """Query id -> the value to group it by; queries without a value are left out.
 
-    'length' is the mean number of words of a query's relevant documents (grade `rel` and above); a
+    'length' is the rounded mean number of words of a query's relevant documents (grade `rel` and above); a
     chunk ('d7#2') has the length of its document. 'tokens:MODEL' is the same in content tokens of a model's
     tokenizer. 'query-length' is the number of words of the query.
     Any other name, such as position or language, is a field of the collection's queries. DataError if
@@ -128,7 +128,10 @@ def relevant_documents(qrels: Sequence[Qrel], rel: int) -> dict[str, list[str]]:
 
 
 def mean_lengths(qrels: Sequence[Qrel], rel: int, words_of: Mapping[str, int]) -> dict[str, float]:
-    """Query id -> mean number of words of its relevant documents. `words_of` is document id -> words."""
+    """Query id -> mean number of words of its relevant documents, as a whole number, so that bins are whole.
+
+    `words_of` is document id -> words.
+    """
     means = {}
     for query_id, doc_ids in relevant_documents(qrels, rel).items():
         lengths = []
@@ -136,7 +139,7 @@ def mean_lengths(qrels: Sequence[Qrel], rel: int, words_of: Mapping[str, int]) -
             found = [words_of[name] for name in possible_ids(doc_id) if name in words_of]
             lengths += found[:1]
         if lengths:
-            means[query_id] = sum(lengths) / len(lengths)
+            means[query_id] = float(round(sum(lengths) / len(lengths)))
     return means
 
 

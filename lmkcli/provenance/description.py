@@ -350,6 +350,7 @@ def collection(given: Collection) -> dict[str, Any]:
     return facts | {
         "left out": given.skipped_files(),
         **({"encodings": given.guessed_encodings()} if given.guessed_encodings() else {}),
+        **({"columns": given.chosen_columns()} if given.chosen_columns() else {}),
         **({"skipped": given.skipped_count()} if given.skipped_count() else {}),
         "stamp": given.file_stats(),
         "differs": "; ".join(differ),

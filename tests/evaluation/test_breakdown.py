@@ -15,6 +15,7 @@ from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.breakdown import (
     Stratum,
+    mean_lengths,
     score_groups,
     strata,
     token_counter,
@@ -69,6 +70,12 @@ def test_values_of_a_query(collection: Collection) -> None:
     assert values("position", collection) == {"q1": 0.0}
     with pytest.raises(DataError, match="its qrels"):
         values_of("length", collection, [Qrel("q3", "lost", 1)], 1)
+
+
+def test_mean_lengths_are_whole_numbers() -> None:
+    qrels = [Qrel("q1", "a", 1), Qrel("q1", "b", 1), Qrel("q2", "a", 1), Qrel("q3", "c", 1)]
+    means = mean_lengths(qrels, 1, {"a": 8, "b": 9, "c": 40})
+    assert means == {"q1": 8, "q2": 8, "q3": 40}
 
 
 def test_an_unknown_field_is_refused(collection: Collection) -> None:

@@ -60,6 +60,7 @@ from lmkcli.system.input_files import MAX_FILE, not_a_file
 from lmkcli.text.formatting import counted, shell_line
 
 OPTIONS = ("encoding", "glob", "map_ids", "qrels", "queries", "unreadable")
+_WORD = re.compile(r"\w")
 _BETWEEN_GLOBS = re.compile(r"\+(?!\])")
 _UTF8 = "utf-8"  # the guess for a text in UTF-8 with wrong bytes
 MAX_SHOWN = 20  # files that an error message lists
@@ -135,6 +136,7 @@ class FolderCollection(Collection):
         self._skipped: dict[str, str] = {}
         self._empty: dict[str, str] = {}
         self._guessed: dict[str, str] = {}
+        self._columns: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._tables: dict[str, FileCollection | None] = {}  # those whose metadata were used
 
@@ -194,24 +196,24 @@ class FolderCollection(Collection):
         return True
 
     def skipped_files(self) -> dict[str, str]:
-        """Files that were left out with the reason, and the number of files of each kind that is not read."""
-        others = {
-            suffix: "is a kind that is not read" + (f" ({count:,} files)" if count > 1 else "")
-            for suffix, count in sorted(self._listing.others.items())
-            if not self._globs
-        }
+        """Files that were left out, with the reason."""
+        others = [] if self._globs else sorted(self._listing.others)
         links = {
             link: f"is a link to {target}, which has its own entry"
             for link, target in self._listing.links.items()
         }
         unread = {**self._listing.errors, **self._skipped, **self._empty}
-        return {**dict(sorted(unread.items())), **links, **self._listing.ignored, **others}
+        kinds = dict.fromkeys(others, "is of a kind that is not read")
+        return {**dict(sorted(unread.items())), **links, **self._listing.ignored, **kinds}
 
     def skipped_count(self) -> int:
         return len(self._listing.errors | self._skipped)
 
     def guessed_encodings(self) -> dict[str, str]:
         return dict(sorted(self._guessed.items()))
+
+    def chosen_columns(self) -> dict[str, str]:
+        return dict(sorted(self._columns.items()))
 
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
         path = next((self._files[each] for each in prefixes(doc_id) if each in self._files), "")
@@ -259,10 +261,11 @@ class FolderCollection(Collection):
             counted(len(self._empty), "empty file"): self._empty,
             f"{ignored.total():,} ignored ({_counts(ignored)})": ignored,
             f"{counted(len(listing.links), 'link')} to files in it": listing.links,
-            f"{listing.others.total():,} of other kinds ({_counts(listing.others)})": (
+            f"{len(listing.others):,} of other kinds ({_counts(listing.other_kinds)})": (
                 [] if self._globs else listing.others
             ),
             f"encodings guessed: {_counts(guessed)}": guessed,
+            f"columns chosen in {counted(len(self._columns), 'table')}": self._columns,
         }
         shown = [fact for fact, there in facts.items() if there]
         if not shown:
@@ -281,7 +284,7 @@ class FolderCollection(Collection):
     def _unique_ids(self) -> dict[str, str]:
         """File -> id. Raises DataError for a repeated id, and for a folder without files."""
         if not self._listing.files and not self._listing.errors:
-            others = self._tree.listing(lambda path: False, ["**"]).others
+            others = self._tree.listing(lambda path: False, ["**"]).other_kinds
             kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in others.most_common(5))
             raise DataError(
                 f"{self.name}: none of its files is selected; it contains {kinds or 'no files'}. "
@@ -316,6 +319,8 @@ class FolderCollection(Collection):
         """The documents of a file. The id of a record is '#' and its id in the file, else it is empty."""
         table = self._table(path)
         if table is not None:
+            for line in table.notes():
+                self._columns[path] = line.partition(f"{path}: ")[2].partition("; choose")[0]
             for doc in table.docs():
                 if doc.content.strip():
                     yield doc._replace(id=f"#{doc.id}")
@@ -325,6 +330,8 @@ class FolderCollection(Collection):
                 raise DataError(f"has {counted(rows, 'row')} that cannot be read ({place}: {why})")
             return
         content = self._read(path)
+        if is_table(path) and not _WORD.search(content.text):  # {} or []
+            return
         if content.text.strip():
             title = content.title or _own_title(path)
             yield Doc("", content.text, title)
@@ -356,7 +363,7 @@ class FolderCollection(Collection):
                 raise DataError(f"cannot be read: {error}") from error
             return None
         settings = len(first) == 1 and table.notes() and _suffix(path) == ".json"
-        return None if settings or not first or table.skipped_count() else table
+        return None if settings or table.skipped_count() else table
 
     def is_changed(self) -> bool:
         """Whether files of the folder have changed since their list was made."""

@@ -217,12 +217,17 @@ class Listing:
     """The selected files."""
     errors: dict[str, str] = field(default_factory=dict)
     """Selected paths that are unreadable -> the reason."""
-    others: Counter[str] = field(default_factory=Counter)
-    """Suffix -> the number of files that are not selected."""
+    others: list[str] = field(default_factory=list)
+    """Readable paths that are not selected."""
     ignored: dict[str, str] = field(default_factory=dict)
     """Files and whole folders that are left out on purpose -> the reason."""
     links: dict[str, str] = field(default_factory=dict)
     """Links to files and folders that are listed under their own names -> their targets."""
+
+    @property
+    def other_kinds(self) -> Counter[str]:
+        """Suffix -> the number of files that are not selected."""
+        return Counter(suffix_of(path) or "(no suffix)" for path in self.others)
 
 
 def list_files(root: Path, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
@@ -301,7 +306,7 @@ class _Walk:
         if not self._selected(path) and self._ignoring and is_archive(path):
             self.listing.errors[path] = "is an archive; unpack it, or give it alone"
         elif not self._selected(path):
-            self.listing.others[suffix_of(path) or "(no suffix)"] += 1
+            self.listing.others.append(path)
         elif reason := _unreadable_reason(self._root / path, path):
             self.listing.errors[path] = reason
         else:
@@ -378,11 +383,14 @@ class FileTree(ABC):
         """The first bytes of a file; none if it is a pipe or is unreadable."""
 
     def is_text(self, path: str) -> bool:
-        """Whether a file without a suffix is a text by its first bytes."""
+        """Whether a file without a suffix is a text by its first bytes.
+
+        Also true without any bytes: such a file is empty or unreadable, which its reader reports.
+        """
         if suffix_of(path):
             return False
         first = self.first_bytes(path)
-        return bool(first and (0 not in first or marked_encoding(first) or wide_encoding(first)))
+        return bool(0 not in first or marked_encoding(first) or wide_encoding(first))
 
     def stat(self, path: str) -> os.stat_result:
         """Size and times of the file on disk that contains a path. Raises OSError if it was deleted."""
@@ -466,7 +474,7 @@ class ZipTree(FileTree):
             if not (selected(path) or globs) and is_archive(path):
                 listing.errors[path] = "is an archive; unpack it, or give it alone"
             elif not selected(path):
-                listing.others[suffix_of(path) or "(no suffix)"] += 1
+                listing.others.append(path)
             elif reason := _refusal(member):
                 listing.errors[path] = reason
             elif times[path] > 1:

@@ -66,7 +66,8 @@ thead th { border-bottom: 1px solid var(--dot); vertical-align: bottom; font-wei
 .last { border-right: 1px solid var(--rule) }
 td.value strong { color: var(--best) } td svg, th svg { display: block; margin-left: auto }
 sup { line-height: 0; font-size: .75em }
-thead button { all: unset; cursor: pointer; max-width: 9.5rem; overflow-wrap: anywhere; white-space: normal }
+thead button { all: unset; cursor: pointer; max-width: 9.5rem; overflow-wrap: break-word }
+thead button { white-space: normal }
 thead .axis button { white-space: nowrap }
 thead button:focus-visible { outline: 2px solid var(--best) }
 th[aria-sort=ascending] button::after { content: " ↑" }

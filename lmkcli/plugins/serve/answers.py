@@ -259,7 +259,11 @@ def _result(query: str, found: Found, shown: str) -> Iterator[bytes | None]:
             text = one.doc.text
             if shown != "full":
                 text = words.snippet(text, most_read=MAX_READ)
-            hit |= {"title": one.doc.title, "text": text, "characters": len(one.doc.content)}
+            hit |= {
+                "title": one.doc.title,
+                "text": text,
+                "characters": len(one.doc.content.rstrip()),
+            }
         if one is not None and one.passage is not None:
             hit["passage"] = _passage(one.passage)
         hits.append(hit)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
@@ -117,9 +117,17 @@ def make_app(
     return Guard(app, access, service.limits, service.metrics)
 
 
+def _check_parameters(request: Request) -> None:
+    """Refuse parameters that a route does not have: a filter with a wrong name must not be ignored."""
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    if unknown := sorted(set(request.query_params) - known):
+        hint = f"use {', '.join(sorted(known))}" if known else "this path has none"
+        raise BadRequest(f"unknown parameter {unknown[0][:100]!r}; {hint}")
+
+
 def _search_routes(answers: Answers) -> APIRouter:
     """The routes of indexes, searches and documents."""
-    router = APIRouter(default_response_class=Json)
+    router = APIRouter(default_response_class=Json, dependencies=[Depends(_check_parameters)])
     service = answers.service
 
     @router.get("/v1/indexes", response_model=schema.IndexesAnswer)

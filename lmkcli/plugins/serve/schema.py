@@ -83,7 +83,7 @@ class PassageAnswer(BaseModel):
 
 
 class HitAnswer(BaseModel):
-    """One document. `characters` is the length of its content."""
+    """One document. `characters` is the length of its content, without white space at its end."""
 
     rank: int
     id: str

@@ -51,9 +51,8 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
             str, Field(max_length=200, description="Only documents with such an id.")
         ] = "",
         where: Annotated[
-            list[str],
+            str | Annotated[list[str], Field(max_length=20)],
             Field(
-                max_length=20,
                 description="Conditions: type=pdf, path=mail/**, date>=2026-03, or a field of records.",
             ),
         ] = [],  # noqa: B006 - the default of the tool's schema

@@ -91,7 +91,7 @@ def test_the_end_of_a_name_may_be_no_suffix(tmp_path: Path, name: str, kind: str
     collection = open_collection(f"folder:{tmp_path}")
     assert [(doc.id, doc.text) for doc in collection.docs()] == [(name, "rise overnight")]
     assert kind_of(name) == kind
-    assert collection.skipped_files() == {"(no suffix)": "is a kind that is not read"}
+    assert collection.skipped_files() == {"picture-1.2": "is of a kind that is not read"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -197,9 +197,42 @@ def test_files_that_are_not_read_are_counted(notes: Path) -> None:
     assert len(list(collection.docs())) == 3
     assert collection.skipped_files() == {
         "empty.txt": "is empty",
-        ".png": "is a kind that is not read (2 files)",
+        "deep/other.png": "is of a kind that is not read",
+        "picture.PNG": "is of a kind that is not read",
     }
-    assert "3 documents from 3 files; 1 empty file; 2 of other kinds" in collection.summary()
+    assert (
+        "3 documents from 3 files; 1 empty file; 2 of other kinds (2 .png)" in collection.summary()
+    )
+
+
+def test_files_without_bytes_or_records_are_empty(notes: Path) -> None:
+    for name, text in {
+        "LICENSE": "",
+        "head.csv": "id,text\n",
+        "head.tsv": "id\ttext\n",
+        "list.json": "[]",
+        "object.json": "{}",
+        "lines.jsonl": "\n\n",
+        "rows.csv": "id,text\n1,\n2, \n",
+    }.items():
+        (notes / name).write_text(text)
+    os.mkfifo(notes / "pipe")
+    collection = open_collection(f"folder:{notes}")
+    assert len(list(collection.docs())) == 3
+    assert "1 file left out (1 pipe or a device); 8 empty files" in collection.summary()
+    assert collection.skipped_files()["pipe"] == "is a pipe or a device"
+
+
+def test_the_chosen_columns_of_tables_are_listed(lmk: Lmk, notes: Path) -> None:
+    (notes / "own.csv").write_text("id,text\n1,own\n")
+    (notes / "rows.csv").write_text("nr,part,remark\n7,A,the bearing is hot\n")
+    collection = open_collection(f"folder:{notes}")
+    assert len(list(collection.docs())) == 5
+    assert "columns chosen in 1 table" in collection.summary()
+    (found,) = collection.chosen_columns().items()
+    assert found[0] == "rows.csv"
+    assert found[1].startswith("id=nr, text=remark")
+    assert "text=remark" in lmk("show", notes).out
 
 
 @pytest.mark.parametrize(
@@ -323,7 +356,7 @@ def test_unreadable_files_are_left_out_and_listed(notes: Path) -> None:
     collection = open_collection(f"folder:{notes}")
     assert [doc.id for doc in collection.docs()] == ["b.txt", "deep/er/a.md", "table.csv"]
     out = collection.skipped_files()
-    assert out.keys() == {*expected, ".png", "empty.txt"}
+    assert out.keys() == {*expected, "picture.PNG", "empty.txt"}
     assert collection.skipped_count() == len(expected)
     assert "6 files left out (" in collection.summary()
     assert "2 link out of the folder" in collection.summary()

@@ -248,6 +248,7 @@ HOSTILE: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "path": ("GET", "/v1/documents/..%2f..%2fetc%2fpasswd", {}, 404),
     "zero byte": ("GET", "/v1/documents/%00?index=chunks&query=%00", {}, 404),
     "file": ("GET", "/..%2f__init__.py", {}, 404),
+    "parameter": ("GET", "/v1/search?q=a&wher=type%3Dmd", {}, 400),
     "method": ("DELETE", "/v1/search", {}, 405),
     "other host": ("GET", "/v1/indexes", {"headers": {"host": "evil.example"}}, 403),
     **{
