@@ -321,6 +321,18 @@ def _short_passages(job: TrainJob) -> Iterator[str]:
         )
 
 
+def _chunks(examples: Examples | Documents, source: int) -> str:
+    """Return the numbers of chunks and queries of documents in chunks, as in Table 4 of arXiv 2505.24782."""
+    if not isinstance(examples, Documents):
+        return ""
+    found = [examples[int(row)] for row in (examples.sources == source).nonzero()[0]]
+    chunks = sum(len(each.chunks) for each in found)
+    queries = sum(len(each.queries) for each in found)
+    answers = sum(len({asked.chunk for asked in each.queries}) for each in found)
+    share = answers / max(1, chunks)
+    return f"; {chunks:,} chunks, {share:.1%} with a query; {queries:,} queries"
+
+
 def describe_training(job: TrainJob) -> Iterator[str]:
     """Yield lines that describe the resolved model, settings and examples."""
     doc = job.resolved.recipe.doc
@@ -334,7 +346,8 @@ def describe_training(job: TrainJob) -> Iterator[str]:
         rest = ", ".join(
             f"{name.replace('_', ' ')} {n:,}" for name, n in tally.found().items() if name != "read"
         )
-        yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
+        line = f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
+        yield line + _chunks(job.examples, number)
     yield from job.resolved.notes
     if lacks_weights(doc.pool, job.resolved.folder):
         yield (

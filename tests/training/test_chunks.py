@@ -61,6 +61,8 @@ def test_with_window_chunk_each_chunk_is_an_input(
     model = tiny_model("modernbert")
     whole = batch(job(chunked, model, "infonce", unit="chunk"))
     planned = job(chunked, model, "infonce", unit="chunk", window="chunk")
+    counted = f"; {DOCUMENTS * CHUNKS} chunks, 25.0% with a query; {DOCUMENTS} queries"
+    assert counted in " ".join(training_job.describe_training(planned))
     alone = batch(planned)
     assert alone.examples == whole.examples
     assert (len(whole.passages.inputs), len(alone.passages.inputs)) == (3, 3 * CHUNKS)

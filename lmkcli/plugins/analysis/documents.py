@@ -12,6 +12,7 @@ from lmkcli.encoding.token_stream import TextTokenizer, tokenized
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.store.token_blocks import TokenRow
+from lmkcli.training.data.contextual import conteb_tables, read_conteb
 from lmkcli.training.data.formats import read_examples
 
 _FIRST = 64  # upper limit of the first bin; each bin is twice as wide as the previous one
@@ -65,12 +66,18 @@ class MeasuredTexts(NamedTuple):
 def texts_of(source: str, of: str) -> MeasuredTexts:
     """The documents ('doc') or given chunks ('chunk') of a collection, or the positives of a training file.
 
-    The id of a chunk or a positive is that of its document or example.
+    The id of a chunk or a positive is that of its document or example. A folder with the tables of ConTEB's
+    training sets has chunks, too.
     """
     if of == "positive":
         examples = read_examples(source)
         return MeasuredTexts(
             source, (Doc(one.id, each.text) for one in examples for each in one.positives)
+        )
+    if of == "chunk" and (tables := conteb_tables(source)):
+        given, _ = read_conteb(tables)
+        return MeasuredTexts(
+            source, (Doc(name, each) for name, texts in given.items() for each in texts.values())
         )
     collection = open_collection(source)
     docs = collection.docs()

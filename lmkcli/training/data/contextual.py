@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pyarrow import parquet
 
 from lmkcli.data.collection import CHUNK_BREAK, WHOLE, Collection, open_collection
 from lmkcli.data.fields import CHUNKS, QUERY_ID_FIELDS, Record
@@ -227,9 +228,17 @@ def conteb_files(name: str) -> list[Path]:
     folder, split = Path(os.path.expanduser(name)), ""
     if not folder.is_dir():
         path, _, split = name.rpartition(":")
-        folder = Path(os.path.expanduser(path or "."))
+        if not path:
+            return []
+        folder = Path(os.path.expanduser(path))
     beir = any(folder.glob("corpus.*"))
     return [] if beir or not folder.is_dir() else sorted(folder.rglob(f"{split}*.parquet"))
+
+
+def conteb_tables(name: str) -> list[Path]:
+    """Return the files of `conteb_files` if one is a table of chunks, else []."""
+    files = conteb_files(name)
+    return files if any("chunk" in parquet.read_schema(file).names for file in files) else []
 
 
 def read_conteb(files: list[Path]) -> tuple[Chunks, Answers]:

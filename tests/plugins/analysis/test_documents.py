@@ -7,6 +7,7 @@ import pytest
 
 from lmkcli.plugins.analysis import documents
 from lmkcli.progress import Report
+from tests import mirrors
 
 
 def test_bins_contain_all_lengths_and_the_outer_ones_are_not_empty() -> None:
@@ -39,6 +40,13 @@ def test_lengths_of_chunks_and_of_positives(tmp_path: Path) -> None:
     found = documents.lengths(chunks, "words", Report())
     assert (found.documents, found.mean, found.quantiles["max"]) == (6, pytest.approx(7 / 6), 2)
     assert (found.per_document["mean"], found.per_document["median"]) == (3, 3)
+    rows = [
+        {"chunk_id": f"a_{n}", "chunk": "one two"} for n in range(3)
+    ]  # a training set of ConTEB
+    mirrors.parquet(tmp_path / "set/documents/train-0.parquet", rows)
+    mirrors.parquet(tmp_path / "set/queries/train-0.parquet", [{"query": "q", "chunk_id": "a_1"}])
+    found = documents.lengths(documents.texts_of(str(tmp_path / "set"), "chunk"), "words", Report())
+    assert (found.documents, found.mean, found.per_document["max"]) == (3, 2, 3)
     pairs = [
         {"query": "q", "pos": ["abc", "de"], "neg": ["long " * 50]},
         {"query": "r", "pos": ["f"]},

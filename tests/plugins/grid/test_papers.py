@@ -70,3 +70,26 @@ def test_the_collections_of_tite_are_the_papers() -> None:
 def test_groups_of_the_papers_have_members() -> None:
     assert known_collections.members("conteb")
     assert known_collections.members("loco")
+
+
+@pytest.mark.parametrize("number", [1, 10, 14, 15, 17])
+def test_the_tables_of_m2bert_have_the_papers_lengths(number: int) -> None:
+    """Each of these tables has a column of maximum lengths; a model's folder can declare another one."""
+    lengths = {
+        "BAAI/bge-large-en-v1.5": "512",
+        "intfloat/e5-mistral-7b-instruct": "4096",
+        "jinaai/jina-embeddings-v2-base-en": "8192",
+        "lightonai/colbertv2.0": "512",
+        "sentence-transformers/msmarco-bert-base-dot-v5": "512",
+        "hazyresearch/M2-BERT-128-Retrieval-Encoder-V1": "128",
+        "hazyresearch/M2-BERT-2k-Retrieval-Encoder-V1": "2048",
+        "hazyresearch/M2-BERT-8k-Retrieval-Encoder-V1": "8192",
+        "hazyresearch/M2-BERT-32K-Retrieval-Encoder-V1": "32768",
+        "": "",  # BM25
+    }
+    file = next(file for file in FILES if file.stem == f"m2bert-table{number}")
+    for cell in gridfile.cells(gridfile.read(file)):
+        model, length = (
+            next(iter(cell.values.get(axis, ())), "") for axis in ("model", "max-length")
+        )
+        assert length == lengths[model], model

@@ -14,6 +14,7 @@ from lmkcli.training.data.contextual import (
     Document,
     Documents,
     chunk_facts,
+    conteb_files,
     read_documents,
 )
 from lmkcli.training.data.sampling import Sampling, batches
@@ -63,6 +64,15 @@ def test_a_folder_with_the_tables_of_conteb(tmp_path: Path) -> None:
     asked = (ChunkQuery("one?", 1), ChunkQuery("both?", 0), ChunkQuery("both?", 2))
     assert documents.documents == [Document("a_b", ("text 2", "text 9", "text 10"), asked)]
     assert tally.found() == {"read": 1, "queries_without_chunk": 1}
+
+
+def test_a_folder_that_does_not_exist_is_no_training_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mirrors.parquet(tmp_path / "elsewhere/mine-0.parquet", [{"chunk_id": "a_0", "chunk": "text"}])
+    for name in (str(tmp_path / "missing"), "mine"):
+        assert conteb_files(name) == []
 
 
 def test_a_chunk_of_no_document_is_named(tmp_path: Path) -> None:
