@@ -36,6 +36,7 @@ from lmkcli.system.input_files import file_digest, read_json
 
 CONFIG = "adapter_config.json"
 _NOT_MERGED = {CONFIG, "README.md"}
+_FORM = b"2"  # of merged folders; another one merges again
 # Keys of adapter_config.json that lmk obeys, and those without an effect on a trained adapter. The tensors
 # themselves show which layers they belong to. Any other key with a value is refused.
 _OBEYED = {
@@ -193,7 +194,7 @@ def _key(adapter: Adapter, base: Path) -> str:
 
     A program can set the time of modification, but not the time of the last change of a file's state.
     """
-    key = hashlib.sha256(os.fsencode(base))
+    key = hashlib.sha256(_FORM + os.fsencode(base))
     files = [adapter.folder / CONFIG, adapter.matrices, *adapter.texts]
     for file in sorted([*files, *(each for group in adapter.modules.values() for each in group)]):
         key.update(os.fsencode(file.relative_to(adapter.folder)) + file_digest(file).encode())

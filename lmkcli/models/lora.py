@@ -8,6 +8,7 @@ DoRA (arXiv 2402.09353) also trains the length of each row of this sum, the magn
 scaled to these lengths. In the table of an embedding, they are the lengths of the columns.
 """
 
+import json
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ _MATRICES = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embeddi
 _MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")  # of releases of peft
 _CONFIG = "adapter_config.json"
 _FIX = "download the adapter again"
+# Fields of config.json that merging can change; those of positions are there under one of two names
+_CHANGED = ("architectures", "dtype", "max_position_embeddings", "n_positions")
 _POSITIONS = "position_embeddings.weight"  # a table of positions, which an adapter can lengthen
 
 
@@ -162,6 +165,18 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
     if added_positions := _positions(state) - positions:
         model.config.max_position_embeddings += added_positions
     model.save_pretrained(growing, state_dict=state)
+    _write_config(growing / "config.json", base / "config.json")
+
+
+def _write_config(saved: Path, base: Path) -> None:
+    """Write the configuration of the base, with the fields of the merged model that differ from it.
+
+    The file is part of the model's digest, and what transformers saves has the number of its version.
+    """
+    old, new = (json.loads(file.read_text("utf-8")) for file in (base, saved))
+    changed = {name: new[name] for name in _CHANGED if name in new}
+    old.pop("torch_dtype", None)
+    saved.write_text(json.dumps(old | changed, indent=2) + "\n", "utf-8")
 
 
 def _positions(state: Mapping[str, Tensor]) -> int:

@@ -66,6 +66,18 @@ def test_an_adapter_is_added_to_its_base(adapter: Path, tiny_model: Models) -> N
     assert all(torch.equal(value, before[key]) for key, value in after.items())
 
 
+def test_every_version_of_transformers_makes_the_same_model(
+    adapter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors that were made with the adapter are of the same model after an upgrade."""
+    digests = []
+    for version in ("5.8.0", "5.99.0"):
+        monkeypatch.setattr("transformers.configuration_utils.__version__", version)
+        shutil.rmtree(cache, ignore_errors=True)
+        digests.append(read_model(str(adapter)).weights_digest)
+    assert digests[0] == digests[1]
+
+
 # --- links and special files -------------------------------------------------------------------------
 
 
