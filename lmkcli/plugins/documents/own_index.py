@@ -384,7 +384,12 @@ class OwnIndexSearch:
 
     def search(self, queries: "list[Query]", k: int) -> "Run":
         self._refresh()
-        return self._answer(lambda index: index.search(queries, k))
+        try:
+            return self._answer(lambda index: index.search(queries, k))
+        except Mismatch:  # the model has changed, for instance with a new version of lmk
+            (self._own.folder / STATE).unlink(missing_ok=True)
+            self._refresh()
+            return self._answer(lambda index: index.search(queries, k))
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
         return self._answer(lambda index: index.texts(ids))
