@@ -302,6 +302,10 @@ def test_its_model_kind_opens_its_folders(
     lmk("verify", "v")
     shown = json.loads(lmk("show", folder, "--json").stdout)
     assert shown["model kind"] == "bag"
+    write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
+    how = ["--pool", "mean", "--steps", 1, "--batch-size", 4]
+    said = lmk("train", "triples.jsonl", "-m", folder, *how, "-o", "trained", code=2)
+    assert "its kind of models has no save_pretrained" in said.stderr
 
 
 def test_its_verb_is_a_command_with_help(lmk: Callable[..., Any], beir: Path) -> None:

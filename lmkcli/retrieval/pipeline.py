@@ -168,8 +168,8 @@ def open_index(given: Path | Artifact[Manifest], settings: OpenSettings) -> Inde
 def _open_built(index: BuiltIndex, settings: OpenSettings) -> Index:
     """Open an index that `lmk index` built, with the settings that it records."""
     family = index.described.identity.family
-    engine = engine_of(family)
     settings.refuse_others(f"an index of kind {family}", family)
+    engine = engine_of(family)
     (check_files if engine.digests_on_open else check_built)(index)
     recorded = engine.recorded(index.described.identity.settings, index.folder)
     return recorded.open_index(index, settings)

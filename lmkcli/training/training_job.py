@@ -219,6 +219,11 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     )
     torch.manual_seed(settings.seed)
     forward = open_forward(doc, job.resolved.folder, options)
+    if not hasattr(forward.encoder, "save_pretrained"):
+        raise UsageError(
+            f"lmk cannot train {job.resolved.folder.name}: its kind of models has no save_pretrained, which "
+            "writes the trained weights; use a model of transformers"
+        )
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(forward.model.module)
     trainable.select_trained(forward, settings.train, settings.freeze, settings.lora)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli import catalog
 from lmkcli.catalog import EngineRow
+from lmkcli.errors import DataError
 from lmkcli.retrieval.engines.faiss.faiss_settings import FaissSearchSettings, FaissSettings
 from lmkcli.retrieval.engines.kind_setting import KindSettings
 from lmkcli.retrieval.lexical.lexical_settings import (
@@ -79,9 +80,17 @@ def settings_of(row: EngineRow) -> type[Settings] | None:
 
 
 def engine_options(kind: str = "") -> list[str]:
-    """The names of the search settings of one engine, a row of the catalog; by default of all engines."""
+    """The names of the search settings of one engine, a row of the catalog; by default of all engines.
+
+    Raises DataError if the engine, which an index records, is not installed.
+    """
     groups = ENGINE_SEARCH_SETTINGS
     if kind:
+        if kind not in catalog.ENGINES:
+            raise DataError(
+                f"an index of kind {kind[:40]!r}: no installed package has this index kind; install its "
+                "package"
+            )
         row = catalog.ENGINES[kind]
         named = row.search_settings
         groups = (catalog.load(row, f"index kind '{kind}'", named),) if named else ()

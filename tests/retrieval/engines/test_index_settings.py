@@ -7,7 +7,8 @@ import pytest
 
 from lmkcli import catalog
 from lmkcli.catalog import EngineRow
-from lmkcli.retrieval.engines.index_settings import search_identity
+from lmkcli.errors import DataError
+from lmkcli.retrieval.engines.index_settings import engine_options, search_identity
 from lmkcli.retrieval.open_settings import OpenSettings
 from lmkcli.spec.settings import Flag, Settings
 
@@ -34,3 +35,8 @@ def test_a_run_records_those_of_an_engine_of_another_package(
     row = EngineRow("cells", "x:y", "cells", search_settings=f"{__name__}:CellSettings")
     monkeypatch.setattr(catalog, "foreign_rows", lambda: (row,))
     assert search_identity("cells", CellSettings(cells=2, threads=4)) == {"cells": 2}
+
+
+def test_an_index_of_an_engine_that_is_not_installed_is_named() -> None:
+    with pytest.raises(DataError, match="kind 'cells': no installed package has this index kind"):
+        engine_options("cells")
