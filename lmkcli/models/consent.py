@@ -3,7 +3,8 @@
 Configurations of transformers can name code: an attention of the hub, a quantizer, kernels. They can also
 name other files of weights and settings. lmk accepts the values of an allowlist for each such key, at every
 depth. `--trust-remote-code` allows all keys that name code. Keys that name other files are never accepted,
-because the digest of the model would not contain these files.
+because the digest of the model would not contain these files. A normalizer that makes texts many times longer
+is refused before a library opens it, because opening a tokenizer already normalizes its special tokens.
 """
 
 import os
@@ -14,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from huggingface_hub import constants
 
 from lmkcli.errors import DataError
@@ -34,6 +36,7 @@ _CODE = (
 _FILES = ("transformers_weights", "configuration_files", "fast_tokenizer_files")
 _VOCABULARY = ("vocab", "merges")  # of tokenizers, which opens a file if the value is a text
 _ADAPTER = "adapter_config.json"
+_LONGER = 64  # how many times longer a normalizer may make a text
 _KERNELS = "USE_HUB_KERNELS"  # transformers reads it when it is imported
 
 
@@ -45,6 +48,7 @@ def opening(folder: Path, what: str, trust: bool) -> Iterator[None]:
     """
     check_declarations(folder, trust)
     check_headers(weight_files(folder))
+    _check_normalizer(folder / "tokenizer.json", what)
     with loading(what), _without_network(trust):
         yield
 
@@ -70,6 +74,29 @@ def check_declarations(folder: Path, trust: bool) -> None:
             f"{folder} has the weights of a whole model and an adapter ({_ADAPTER}), and it is unknown "
             "whether the weights contain the adapter; remove one of them"
         )
+
+
+class _Normalized(msgspec.Struct):
+    normalizer: Any = None
+
+
+def _check_normalizer(file: Path, what: str) -> None:
+    """Raise DataError for a normalizer that makes texts many times longer."""
+    try:
+        tokenizer = msgspec.json.decode(file.read_bytes(), type=_Normalized)
+    except (OSError, ValueError):  # without a file, or one that the library refuses
+        return
+    longer = added = 1
+    for key, value in _pairs([tokenizer.normalizer]):
+        if key == "content" and isinstance(value, str):
+            longer *= max(1, len(value))
+        if key == "prepend" and isinstance(value, str):
+            added += len(value)
+        if longer > _LONGER or added > _LONGER:
+            raise DataError(
+                f"{what} replaces characters by texts that are more than {_LONGER} times longer; download "
+                "the model again"
+            )
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]]:

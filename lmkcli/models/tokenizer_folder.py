@@ -1,6 +1,5 @@
 """The tokenizer of a model folder: opened, checked, and with its special tokens."""
 
-import json
 from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
@@ -19,7 +18,6 @@ from lmkcli.spec.values import FULL
 
 # Ordinary tokens of the tokenizers that transformers invents if files are missing.
 _EMPTY_VOCABULARY = 2
-_LONGER = 64  # how many times longer a normalizer may make a text
 
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
@@ -47,7 +45,6 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
             )
         fast = loaded.backend_tokenizer
         _check_ids(folder, fast)
-        _check_normalizer(folder, fast)
         fast.no_truncation()
         fast.no_padding()
         _check_file(folder, type(loaded).__name__, fast)
@@ -122,24 +119,6 @@ def _check_ids(folder: ModelFolder, fast: Any) -> None:
             f"the tokenizer of {folder.name} has the token id {max([*added, *around])}; "
             "download the model again"
         )
-
-
-def _check_normalizer(folder: ModelFolder, fast: Any) -> None:
-    """Raise DataError for a normalizer that makes texts many times longer."""
-    if fast.normalizer is None:
-        return
-    longer = 1
-    waiting = [json.loads(fast.normalizer.__getstate__())]
-    while waiting:
-        part = waiting.pop()
-        waiting += part.get("normalizers", [])
-        if part.get("type") == "Replace":
-            longer *= max(1, len(part.get("content", "")))
-        if longer > _LONGER or len(part.get("prepend", "")) > _LONGER:
-            raise DataError(
-                f"the tokenizer of {folder.name} replaces characters by texts that are more than {_LONGER} "
-                "times longer; download the model again"
-            )
 
 
 def counted_suffix(loaded: Any, special: SpecialTokens) -> int:

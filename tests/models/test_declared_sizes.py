@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, normalizers
 
 from lmkcli.errors import DataError
+from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.heads import open_heads, open_latent
 from lmkcli.models.lookup import read_model
 from lmkcli.models.model_files import loading
@@ -79,6 +80,8 @@ def long(*parts: normalizers.Normalizer) -> normalizers.Normalizer:
         long(*(normalizers.Replace("a", "aa") for _ in range(7))),
         long(long(normalizers.Replace("a", "b" * 20)), normalizers.Replace("b", "c" * 20)),
         normalizers.Prepend("x" * 100_000),
+        # 40 doublings of each character: even the special tokens have no end
+        long(*(normalizers.Replace(Regex("."), "ab") for _ in range(40))),
     ],
 )
 def test_a_normalizer_that_expands_texts_is_refused(
@@ -90,6 +93,8 @@ def test_a_normalizer_that_expands_texts_is_refused(
     fast.save(str(folder / "tokenizer.json"))
     with pytest.raises(DataError, match="times longer"):
         opened(folder)
+    with pytest.raises(DataError, match="times longer"):
+        open_cross_encoder(str(folder), "cpu", offline=True)
 
 
 def test_usual_normalizers_are_accepted(folder: Path) -> None:
