@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -290,7 +291,9 @@ def check_inside(path: str, file: Path) -> None:
 def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
     """Convert every exception of a library that reads the files of a model into a DataError."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # a stranger's file
+            yield
     except LmkError:
         raise
     except BaseException as error:  # loaders check little, so any exception is possible

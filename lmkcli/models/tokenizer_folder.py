@@ -44,9 +44,9 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
                 f"are missing from {path}"
             )
         fast = loaded.backend_tokenizer
-        _check_ids(folder, fast)
         fast.no_truncation()
-        fast.no_padding()
+        fast.no_padding()  # first: the file may ask for any number of tokens
+        _check_ids(folder, fast)
         _check_file(folder, type(loaded).__name__, fast)
         if folder.lower_case:
             parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]

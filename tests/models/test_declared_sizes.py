@@ -97,6 +97,13 @@ def test_a_normalizer_that_expands_texts_is_refused(
         open_cross_encoder(str(folder), "cpu", offline=True)
 
 
+def test_padding_that_a_file_asks_for_has_no_effect(folder: Path) -> None:
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    fast.enable_padding(length=1_000_000_000)
+    fast.save(str(folder / "tokenizer.json"))
+    opened(folder)
+
+
 def test_usual_normalizers_are_accepted(folder: Path) -> None:
     fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
     replaced = [
