@@ -1456,7 +1456,7 @@ def search(
     query_prompt: str | None = None,
     doc_prompt: str | None = None,
 ) -> Hits:
-    """The k best documents for one question; `settings` as in `open_index`.
+    """Return the k best documents for one question; `settings` as in `open_index`.
 
     This opens the index for one call. For several questions, use `open_index`.
     """

@@ -353,7 +353,7 @@ def load(row: Row, what: str, target: str = "") -> Any:
 
 @cache
 def own_rows() -> tuple[Row, ...]:
-    """The rows of the core, and of lmk's plug-ins whose requirements are present."""
+    """Return the rows of the core, and of lmk's plug-ins whose requirements are present."""
     modules = {name: import_module(f"lmkcli.plugins.{name}") for name in _own_plugins()}
     rows: list[Row] = [*import_module("lmkcli.core").ROWS]
     for module in modules.values():
@@ -363,7 +363,7 @@ def own_rows() -> tuple[Row, ...]:
 
 
 def _own_plugins() -> list[str]:
-    """The folders below plugins/, in alphabetical order."""
+    """Return the folders below plugins/, in alphabetical order."""
     folder = Path(__file__).with_name("plugins")
     if not folder.is_dir():
         return []
@@ -377,7 +377,7 @@ def _by_name(kind: Any) -> dict[str, AnyRow]:
 
 @cache
 def foreign_rows() -> tuple[Row, ...]:
-    """The rows of other packages. Raises UsageError for a package that cannot be used."""
+    """Return the rows of other packages. Raises UsageError for a package that cannot be used."""
     return tuple(row for point in entry_points(group=GROUP) for row in _rows_of(point))
 
 

@@ -26,7 +26,7 @@ class LmkError(Exception):
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that a notebook shows: the message, without the frames inside lmk."""
+        """Return the lines that a notebook shows: the message, without the frames inside lmk."""
         return [f"{type(self).__name__}: {self}"]
 
 

@@ -79,18 +79,18 @@ class Report(NamedTuple):
     open: "Callable[[str, Report, str], AbstractContextManager[Report]] | None" = None
 
     def job(self, title: str, before_stop: str = SAVING) -> "AbstractContextManager[Report]":
-        """The report of a long job that polls `stopping` and ends itself with `check_stop`.
+        """Return the report of a long job that polls `stopping` and ends itself with `check_stop`.
 
         `before_stop` tells the user what the job still does after a signal.
         """
         return self.open(title, self, before_stop) if self.open else nullcontext(self)
 
     def step(self, title: str) -> "AbstractContextManager[Report]":
-        """The report of work with progress that a signal may interrupt anywhere."""
+        """Return the report of work with progress that a signal may interrupt anywhere."""
         return self.open(title, self, "") if self.open else nullcontext(self)
 
     def with_call(self, call: Call) -> "Report":
-        """The same report for another operation."""
+        """Return the same report for another operation."""
         return self._replace(call=call)
 
     def check_stop(self) -> None:

@@ -94,7 +94,7 @@ class PlacedTransformer(Transformer):
         }  # fmt: skip
 
     def _placed(self, texts: list[str], prompt: str, settings: dict[str, Any]) -> list[list[Input]]:
-        """The inputs of each text: one, or one for each window."""
+        """Return the inputs of each text: one, or one for each window."""
         whole = not self.window or settings.get("task") == "query" or settings.get("max_length")
         by_task = {"query": self.query_length, "document": self.document_length}
         limit = settings.get("max_length") or by_task.get(settings.get("task", ""))
@@ -176,7 +176,7 @@ class LmkEncoder(InputModule):
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """The texts, their prompt, and their task (query or document)."""
+        """Return the texts, their prompt, and their task (query or document)."""
         return {"texts": list(inputs), "prompt": prompt or "", "task": settings.get("task")}
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class LmkEncoder(InputModule):
         return {**features, "sentence_embedding": vectors.to(side.model.device)}
 
     def get_embedding_dimension(self) -> int:
-        """The number of dimensions of a vector."""
+        """Return the number of dimensions of a vector."""
         return self._document.dim
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:

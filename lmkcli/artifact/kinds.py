@@ -444,7 +444,9 @@ def plain(value: Any) -> Any:
 
 @cache
 def _layout(kind: type[Struct]) -> list[tuple[str, str, Any]]:
-    """The name, the key in JSON and the default of each field of a struct; NODEFAULT if it is required."""
+    """Return the name, the key in JSON and the default of each field of a struct; NODEFAULT if it is
+    required.
+    """
     return [
         (
             each.name,

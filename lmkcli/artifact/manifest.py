@@ -61,7 +61,7 @@ def fingerprint(made: Manifest) -> str:
 
 
 def _digest(made: Manifest) -> str:
-    """The digest of everything but the facts."""
+    """Return the digest of everything but the facts."""
     return digest({**plain(replace(made, digest="")), "facts": {}})
 
 
@@ -100,7 +100,7 @@ def _machine() -> Machine:
 
 
 def _gpus() -> list[str]:
-    """The model names of NVIDIA devices, read from /proc without loading a GPU library."""
+    """Return the model names of NVIDIA devices, read from /proc without loading a GPU library."""
     models = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = path.read_text().splitlines()
@@ -109,7 +109,7 @@ def _gpus() -> list[str]:
 
 
 def _packages() -> Iterator[str]:
-    """The packages of the core, then those of the engines."""
+    """Yield the packages of the core, then those of the engines."""
     yield from _PACKAGES
     for row in ENGINES.values():
         yield from row.package.split()

@@ -102,7 +102,7 @@ def command(kind: type[Operation[Any]]) -> Callable[..., None]:
 
 
 def variable(verb: str, long: str) -> str:
-    """The environment variable of a flag: LMK_<VERB>_<FLAG>."""
+    """Return the environment variable of a flag: LMK_<VERB>_<FLAG>."""
     return f"LMK_{verb}_{long.removeprefix('--')}".upper().replace("-", "_")
 
 
@@ -145,7 +145,7 @@ def _run(operation: Operation[Any], json: bool) -> None:
 
 
 def _full_place(operation: Operation[Any]) -> Path:
-    """The path of an operation on a full disk: its output, an artifact that it changes, or a cache."""
+    """Return the path of an operation on a full disk: its output, an artifact that it changes, or a cache."""
     roles = ("output", "artifact")
     values = [getattr(operation, o.name) for o in options(type(operation)) if o.flag.role in roles]
     named = [each for value in values for each in (value if isinstance(value, list) else [value])]
@@ -220,7 +220,7 @@ def _prompt(session: Session, json: bool) -> None:
 
 
 def _parameter_of(verb: str, option: Option, panel: str | None = None) -> inspect.Parameter:
-    """The parameter that typer reads for a field. A switch that is on by default also gets --no-…."""
+    """Return the parameter that typer reads for a field. A switch that is on by default also gets --no-…."""
     flag, type_ = option.flag, option.kind
     default = inspect.Parameter.empty if option.required else option.field.default
     complete = completion.completer(option)
@@ -255,7 +255,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _position(parameter: inspect.Parameter) -> int:
-    """The position on the help page: arguments first, then the most used flags."""
+    """Return the position on the help page: arguments first, then the most used flags."""
     _, marks = split(parameter.annotation)
     if any(isinstance(mark, ArgumentInfo) for mark in marks):
         return 0
@@ -263,7 +263,7 @@ def _position(parameter: inspect.Parameter) -> int:
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """The type itself, or the member types of a list or a union."""
+    """Yield the type itself, or the member types of a list or a union."""
     inner = get_args(kind)
     yield from itertools.chain.from_iterable(map(_kinds, inner)) if inner else (kind,)
 

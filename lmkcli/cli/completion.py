@@ -31,7 +31,7 @@ _CATALOGS = (
 
 
 def among(names: Iterable[str]) -> Completer:
-    """A completer for a fixed set of names."""
+    """Return a completer for a fixed set of names."""
 
     def complete(prefix: str) -> list[str]:  # typer passes the word because of the annotation
         return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
@@ -75,7 +75,7 @@ _BY_ROLE: dict[str, Completer] = {"collection": collections, "model": models}
 
 
 def completer(option: Option) -> Completer | None:
-    """The completer for the values of a field; None leaves completion to the shell."""
+    """Return the completer for the values of a field; None leaves completion to the shell."""
     if option.name in ("what", "name") and option.flag.argument:  # of lmk show and lmk analyze
         fixed = get_args(option.kind) and option.name != "name"
         return None if fixed else _catalogs_and_collections

@@ -59,7 +59,7 @@ def read(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _value(where: str, param: Any, value: Any) -> Any:
-    """The value in the form in which typer receives it from a command line. typer checks the rest."""
+    """Return the value in the form in which typer receives it from a command line. typer checks the rest."""
     if param.is_flag:
         if not isinstance(value, bool):
             raise UsageError(f"{where} is a switch; write true or false")

@@ -146,7 +146,7 @@ def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
 
 
 def _aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
-    """The lines that rich would print without a terminal; empty if only rich can lay the table out."""
+    """Return the lines that rich would print without a terminal; empty if only rich can lay the table out."""
     if any(isinstance(value, Cell) for row in rows for value in row):
         return []
     cells = [list(map(visible, columns)), *(list(map(shown, row)) for row in rows)]

@@ -71,7 +71,7 @@ class VerbCommand(TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The arguments, and one word for all flags."""
+        """Return the arguments, and one word for all flags."""
         return [_spelling(param) for param in self.params if _is_argument(param)] + ["[FLAGS]"]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -120,7 +120,7 @@ class VerbGroup(TyperGroup):
         out.print(Text(f"\n{self.epilog}"))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line of `lmk` itself."""
+        """Return the usage line of `lmk` itself."""
         return ["[FLAGS]", "COMMAND …"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -132,7 +132,7 @@ class VerbGroup(TyperGroup):
 
 
 def value_name(param: Any) -> str:
-    """The name of a value on help pages: the metavar, CHOICE, or a word for its type."""
+    """Return the name of a value on help pages: the metavar, CHOICE, or a word for its type."""
     if param.metavar:
         return str(param.metavar)
     if choices(param):
@@ -147,7 +147,7 @@ def value_name(param: Any) -> str:
 
 
 def choices(param: Any) -> list[str]:
-    """The possible values of a flag; empty if it accepts any."""
+    """Return the possible values of a flag; empty if it accepts any."""
     words = _choices(param.type_descriptor.annotation)
     return [str(getattr(each, "value", each)) for each in words]
 
@@ -161,7 +161,7 @@ def _choices(annotation: Any) -> Sequence[Any]:
 
 
 def default_of(param: Any) -> str:
-    """The default as a user would write it; empty if there is no default to show."""
+    """Return the default as a user would write it; empty if there is no default to show."""
     if isinstance(param.show_default, str):
         return param.show_default
     value = getattr(param.default, "value", param.default)

@@ -54,7 +54,9 @@ class Lmk(VerbGroup):
         super().__init__(**settings | {"commands": Commands()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names. Raises UsageError with a suggestion for other words."""
+        """Return the command that the first word names. Raises UsageError with a
+        suggestion for other words.
+        """
         if args[0] not in VERBS and not args[0].startswith("-"):
             from lmkcli.cli import usage
 

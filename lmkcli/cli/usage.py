@@ -18,7 +18,7 @@ _NEAR = 0.7  # similarity of a misspelled name, from 0 to 1
 
 
 def explain(error: Any) -> str:
-    """The message for a usage error that typer raised while parsing the command line."""
+    """Return the message for a usage error that typer raised while parsing the command line."""
     context, name = error.ctx, type(error).__name__
     kind: Kind | None = getattr(context.command.callback, "kind", None) if context else None
     path = f"lmk {kind.verb}" if kind else "lmk"
@@ -46,7 +46,7 @@ def explain(error: Any) -> str:
 
 
 def unknown_command(name: str) -> str:
-    """The message for an unknown command."""
+    """Return the message for an unknown command."""
     lines = meant()
     if name in lines:
         return f"lmk has no command '{name}'; use {lines[name]}"
@@ -80,14 +80,14 @@ def advice(kind: Kind | None, flag: str) -> str:
 
 
 def spelled(option: Option) -> str:
-    """An option as messages name it: '-m/--model', or the word of an argument."""
+    """Return an option as messages name it: '-m/--model', or the word of an argument."""
     if option.flag.argument:
         return option.spelling.strip("[]")
     return f"{option.flag.short}/{option.spelling}" if option.flag.short else option.spelling
 
 
 def _written(option: Option) -> str:
-    """An option with its possible values, as a suggestion writes it."""
+    """Return an option with its possible values, as a suggestion writes it."""
     if option.flag.argument:
         return f"the argument {option.spelling.strip('[]')}, without a flag"
     choices = f" ({option.expected})" if option.choices else ""
@@ -100,7 +100,7 @@ def _spellings(option: Option) -> Iterator[str]:
 
 
 def _has(verb: str, word: str) -> bool:
-    """Whether a command has a flag of this spelling."""
+    """Return whether a command has a flag of this spelling."""
     kind = VERBS.load(verb)
     return any(word in _spellings(option) for option in options(kind))
 

@@ -23,14 +23,14 @@ _GROUPS = ("Prepare", "Search", "Evaluate", "Train", "Inspect")
 
 
 def verbs() -> dict[str, VerbRow]:
-    """All commands by name, in the order of the help page."""
+    """Return all commands by name, in the order of the help page."""
     rows = VERBS.values()
     order = [*_GROUPS, *(row.group for row in rows)]
     return {row.name: row for row in sorted(rows, key=lambda row: order.index(row.group))}
 
 
 def start() -> str:
-    """The first commands to try: what `lmk` prints without arguments."""
+    """Return the first commands to try: what `lmk` prints without arguments."""
     commands = ((re.match(r"  lmk (\w+)", line), line) for line in _START.split("\n"))
     return "\n".join(line for found, line in commands if not found or found[1] in VERBS)
 

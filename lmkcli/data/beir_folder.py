@@ -11,6 +11,6 @@ SUFFIXES = (
 
 
 def is_beir(folder: Path) -> bool:
-    """Whether a folder contains a corpus or queries, as BEIR's folders do."""
+    """Return whether a folder contains a corpus or queries, as BEIR's folders do."""
     stems = ("corpus", "queries")
     return any((folder / f"{stem}{suffix}").is_file() for stem in stems for suffix in SUFFIXES)

@@ -93,7 +93,7 @@ class PipeInput(ByteSource):
         self._repeatable = False
 
     def saved(self, suffix: str) -> Path:
-        """A temporary file with all bytes, for formats that cannot be read as a stream."""
+        """Return a temporary file with all bytes, for formats that cannot be read as a stream."""
         if self._saved is None:
             self.close_head()
             # It is deleted with this object.
@@ -105,7 +105,9 @@ class PipeInput(ByteSource):
         return Path(self._saved.name)
 
     def at(self, position: int) -> bytes:
-        """The bytes after a position of the head, or the next bytes of the stream; empty at the end."""
+        """Return the bytes after a position of the head, or the next bytes of the stream;
+        empty at the end.
+        """
         if position < len(self._head):
             return self._head[position:]
         # read1 returns what has arrived, so that work starts before the other program ends.
@@ -135,7 +137,7 @@ class _Repeated(io.RawIOBase):
 
 
 def inner_name(path: Path) -> str:
-    """The name of a file without compression: 'a.csv' for a.csv.gz, and the member of a zip archive.
+    """Return the name of a file without compression: 'a.csv' for a.csv.gz, and the member of a zip archive.
 
     Raises DataError for a zip archive that does not contain exactly one file.
     """
@@ -242,7 +244,7 @@ class Undecodable(NamedTuple):
 
 
 def find_undecodable(path: Path) -> Undecodable | None:
-    """The first byte of a text file, compressed or not, that is not UTF-8; None if its start has none.
+    """Return the first byte of a text file, compressed or not, that is not UTF-8; None if its start has none.
 
     Raises DataError for a binary file, also inside a compressed one.
     """
@@ -272,7 +274,9 @@ def find_undecodable(path: Path) -> Undecodable | None:
 
 
 def _guess_encoding(text: bytes) -> str:
-    """A likely encoding of a text that is not UTF-8; the bytes 0x80 to 0x9f are letters in cp1252 only."""
+    """Return a likely encoding of a text that is not UTF-8; the bytes 0x80 to 0x9f are letters in cp1252
+    only.
+    """
     if marked := marked_encoding(text):
         return marked
     if text.count(0) > len(text) // 4:  # the upper bytes of Latin letters
@@ -281,7 +285,7 @@ def _guess_encoding(text: bytes) -> str:
 
 
 def wrong_byte(error: UnicodeDecodeError) -> tuple[int, bool]:
-    """The first wrong byte of a text, and whether it is wrong in an encoding that was given."""
+    """Return the first wrong byte of a text, and whether it is wrong in an encoding that was given."""
     found: bytes = error.object[error.start : error.start + 3]
     try:
         code = ord(found.decode("utf-8", "surrogatepass"))
@@ -335,7 +339,9 @@ def _uncompressed(path: Path, raw: BinaryIO) -> Iterator[Any]:
 
 
 def _only_member(path: Path, archive: zipfile.ZipFile) -> str:
-    """The only file of an archive; folders, hidden files and the resource files of macOS do not count."""
+    """Return the only file of an archive; folders, hidden files and the resource files of
+    macOS do not count.
+    """
     names = [
         member.filename
         for member in archive.infolist()

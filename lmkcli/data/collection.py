@@ -147,7 +147,7 @@ class Collection(ABC):
 
     @abstractmethod
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of one shard, in source order; the shards in order are the whole collection.
+        """Return the documents of one shard, in source order; the shards in order are the whole collection.
 
         Sources that cannot seek (gzip, stdin, a collection of unknown size) distribute their rows to the
         shards in blocks of 1,000. Each document is in exactly one shard, and each shard is in source order.
@@ -155,11 +155,11 @@ class Collection(ABC):
 
     @abstractmethod
     def queries(self) -> Iterator[Query]:
-        """All queries, judged or not. Raises DataError if the collection has none."""
+        """Return all queries, judged or not. Raises DataError if the collection has none."""
 
     @abstractmethod
     def qrels(self) -> Iterator[Qrel]:
-        """The judgements of the chosen split. Raises DataError if there are none."""
+        """Return the judgements of the chosen split. Raises DataError if there are none."""
 
     def file_stats(self) -> dict[str, list[int]]:
         """Size and modification time (ns) of the files that docs() reads, by file name.
@@ -169,7 +169,8 @@ class Collection(ABC):
         return {}
 
     def can_move(self) -> bool:
-        """Whether a copy of this object can read the documents in another process, and with the same result.
+        """Return whether a copy of this object can read the documents in another process, and with the same
+        result.
 
         Not if they are in memory or in a pipe, or if reading them changes other objects.
         """
@@ -180,7 +181,7 @@ class Collection(ABC):
         return {}
 
     def skipped_count(self) -> int:
-        """The number of files or rows that were skipped, because they cannot be read."""
+        """Return the number of files or rows that were skipped, because they cannot be read."""
         return 0
 
     def notes(self) -> list[str]:
@@ -188,7 +189,7 @@ class Collection(ABC):
         return []
 
     def summary(self) -> str:
-        """One line for people about what has been left out so far; empty if the caller may list it."""
+        """Return one line for people about what has been left out so far; empty if the caller may list it."""
         return ""
 
     def guessed_encodings(self) -> dict[str, str]:
@@ -200,18 +201,22 @@ class Collection(ABC):
         return {}
 
     def places(self, doc_id: str) -> list[str]:
-        """The places of the documents with an id, for error messages; empty if they cannot be found."""
+        """Return the places of the documents with an id, for error messages; empty if
+        they cannot be found.
+        """
         return []
 
     def fetch(self) -> None:  # noqa: B027 (local collections have nothing to download)
         """Download all files of the collection into the cache of this machine, once for all jobs."""
 
     def has_qrels(self) -> bool:
-        """Whether the chosen split has judgements."""
+        """Return whether the chosen split has judgements."""
         return True
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]] | None:
-        """The rows of a table that may contain training examples, with their places; None for others."""
+        """Return the rows of a table that may contain training examples, with their
+        places; None for others.
+        """
         return None
 
     def query_metadata(self, name: str) -> dict[str, str | float]:
@@ -222,7 +227,7 @@ class Collection(ABC):
         return {}
 
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
-        """The values of a metadatum of a document, which filters compare; empty if it has none.
+        """Return the values of a metadatum of a document, which filters compare; empty if it has none.
 
         `path`, `type` and `date` are those of its file, unless a record of the file has a field of that name.
         Other names are fields of its record. Raises UsageError if the collection keeps no metadata.
@@ -232,11 +237,13 @@ class Collection(ABC):
         )
 
     def has_metadata(self, name: str) -> bool:
-        """Whether any document may have a metadatum of this name, such as a field of a record."""
+        """Return whether any document may have a metadatum of this name, such as a field of a record."""
         return True
 
     def judged_queries(self) -> list[Query]:
-        """The queries with judgements in this split, in order; all queries if there are no judgements."""
+        """Return the queries with judgements in this split, in order; all queries if
+        there are no judgements.
+        """
         if not self.has_qrels():
             return list(self.queries())
         judged = {qrel.query_id for qrel in self.qrels()}
@@ -254,46 +261,46 @@ class PartOfCollection(Collection):
         self.name, self.settings = whole.name, whole.settings
 
     def queries(self) -> Iterator[Query]:
-        """All queries of the collection."""
+        """Return all queries of the collection."""
         return self._whole.queries()
 
     def qrels(self) -> Iterator[Qrel]:
-        """The judgements of the collection."""
+        """Return the judgements of the collection."""
         return self._whole.qrels()
 
     def file_stats(self) -> dict[str, list[int]]:
-        """The files of the collection; see `Collection.file_stats`."""
+        """Return the files of the collection; see `Collection.file_stats`."""
         return self._whole.file_stats()
 
     def can_move(self) -> bool:
-        """Whether another process can read the documents of the whole collection."""
+        """Return whether another process can read the documents of the whole collection."""
         return self._whole.can_move()
 
     def skipped_files(self) -> dict[str, str]:
-        """The skipped files of the collection."""
+        """Return the skipped files of the collection."""
         return self._whole.skipped_files()
 
     def skipped_count(self) -> int:
-        """The number of skipped files or rows of the collection."""
+        """Return the number of skipped files or rows of the collection."""
         return self._whole.skipped_count()
 
     def notes(self) -> list[str]:
-        """The notes of the collection."""
+        """Return the notes of the collection."""
         return self._whole.notes()
 
     def summary(self) -> str:
-        """The line about files of the collection that were left out."""
+        """Return the line about files of the collection that were left out."""
         return self._whole.summary()
 
     def guessed_encodings(self) -> dict[str, str]:
-        """The guessed encodings of the files of the collection."""
+        """Return the guessed encodings of the files of the collection."""
         return self._whole.guessed_encodings()
 
     def chosen_columns(self) -> dict[str, str]:
         return self._whole.chosen_columns()
 
     def places(self, doc_id: str) -> list[str]:
-        """The places of the documents with an id."""
+        """Return the places of the documents with an id."""
         return self._whole.places(doc_id)
 
     def fetch(self) -> None:
@@ -301,19 +308,19 @@ class PartOfCollection(Collection):
         self._whole.fetch()
 
     def has_qrels(self) -> bool:
-        """Whether the collection has judgements."""
+        """Return whether the collection has judgements."""
         return self._whole.has_qrels()
 
     def query_metadata(self, name: str) -> dict[str, str | float]:
-        """The metadata of the queries."""
+        """Return the metadata of the queries."""
         return self._whole.query_metadata(name)
 
     def metadata(self, doc_id: str, name: str) -> Sequence[str | float]:
-        """The metadata of the documents."""
+        """Return the metadata of the documents."""
         return self._whole.metadata(doc_id, name)
 
     def has_metadata(self, name: str) -> bool:
-        """Whether any document of the whole collection may have this metadatum."""
+        """Return whether any document of the whole collection may have this metadatum."""
         return self._whole.has_metadata(name)
 
 
@@ -337,7 +344,7 @@ class SubsetCollection(PartOfCollection):
         return frozenset(ids[: self._size])
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of the subset in one shard of the collection."""
+        """Return the documents of the subset in one shard of the collection."""
 
         def chosen() -> Iterator[Doc]:
             return (doc for doc in self._whole.docs(shard) if doc.id in self._ids)
@@ -346,7 +353,7 @@ class SubsetCollection(PartOfCollection):
         return CountedDocs(chosen, total)
 
     def qrels(self) -> Iterator[Qrel]:
-        """The judgements of documents in the subset, and of their chunks ('d7#2')."""
+        """Yield the judgements of documents in the subset, and of their chunks ('d7#2')."""
         for qrel in self._whole.qrels():
             if qrel.doc_id in self._ids or qrel.doc_id.rpartition("#")[0] in self._ids:
                 yield qrel
@@ -479,14 +486,16 @@ def _claimed(name: str) -> tuple[str, str] | None:
 
 
 def is_held(name: str) -> bool:
-    """Whether a name is that of rows in the memory of a Python program, which its digest identifies."""
+    """Return whether a name is that of rows in the memory of a Python program, which its
+    digest identifies.
+    """
     head, _ = _with_options(name)
     kind, _ = _source_of(head)
     return bool(catalog.SOURCES[kind].holds)
 
 
 def _source_of(head: str) -> tuple[str, str]:
-    """The source of a name without options, and the name to open in that source."""
+    """Return the source of a name without options, and the name to open in that source."""
     if HUB_REPOSITORY.fullmatch(head) and not known_collections.facts_of(head):
         return "dataset", head
     for row in catalog.SOURCES.values():
@@ -513,7 +522,7 @@ def _source_of(head: str) -> tuple[str, str]:
 
 
 def has_documents(folder: str) -> bool:
-    """Whether a folder itself contains a corpus, queries or documents.
+    """Return whether a folder itself contains a corpus, queries or documents.
 
     Its name then refers to it, even if it is also the name of a known collection. A folder with artifacts
     alone, which may be named after their collection, contains no documents.
@@ -528,7 +537,7 @@ def has_documents(folder: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name without a slash is a known collection, even if a folder has the same name."""
+    """Return whether a name without a slash is a known collection, even if a folder has the same name."""
     if known_collections.facts_of(name) or known_collections.members(name):
         return True
     try:
@@ -547,7 +556,7 @@ def check_options(name: str, options: dict[str, str], known: Iterable[str]) -> N
 
 
 def whole_number(name: str, options: dict[str, str], key: str, default: int, least: int = 0) -> int:
-    """The option `key` of 'name,key=value' as a number. Raises UsageError unless it is >= `least`."""
+    """Return the option `key` of 'name,key=value' as a number. Raises UsageError unless it is >= `least`."""
     text = options.get(key)
     if text is None:
         return default
@@ -583,7 +592,7 @@ def check_id(identifier: str, where: str, what: str = "document") -> str:
 
 
 def escaped_id(identifier: str) -> str:
-    """The id of a document as a TREC run contains it, without white space.
+    """Return the id of a document as a TREC run contains it, without white space.
 
     Only the id of a file can contain white space. It is written as './' and the id with percent escapes:
     './my%20notes.txt'. Other ids are unchanged. `unescaped_id` returns the id again.
@@ -596,7 +605,7 @@ def escaped_id(identifier: str) -> str:
 
 
 def unescaped_id(identifier: str) -> str:
-    """The id of a document that a TREC run contains."""
+    """Return the id of a document that a TREC run contains."""
     return unquote(identifier.removeprefix(_ESCAPED)) if _is_escaped(identifier) else identifier
 
 
@@ -622,12 +631,12 @@ def check_text(text: str, where: str = "") -> None:
 
 
 def map_id(identifier: str) -> str:
-    """The id with every white space character replaced by '_'."""
+    """Return the id with every white space character replaced by '_'."""
     return "".join("_" if character.isspace() else character for character in identifier)
 
 
 def doc_hash(doc: Doc) -> bytes:
-    """The SHA-256 (32 bytes) of id, title, text and contexts, each preceded by its length."""
+    """Return the SHA-256 (32 bytes) of id, title, text and contexts, each preceded by its length."""
     contexts = [json.dumps(doc.context)] if doc.context else []
     hashed = bytearray()
     for field in (doc.id, doc.title, doc.text, *contexts):
@@ -659,7 +668,7 @@ class CollectionDigest:
 
     @classmethod
     def sum(cls, digests: Iterable[str]) -> "CollectionDigest":
-        """The digest of the union of parts, from the texts of their digests."""
+        """Return the digest of the union of parts, from the texts of their digests."""
         whole = cls()
         for text in digests:
             count, total = text.split(":")

@@ -76,18 +76,18 @@ class Typed(NamedTuple):
     options: dict[str, str]
 
     def exact(self, error: DataError) -> DataError:
-        """The error with the name of this collection in the options that its message proposes."""
+        """Return the error with the name of this collection in the options that its message proposes."""
         message = _PROPOSAL.sub(lambda found: self.with_option(*found.groups()), str(error))
         return error if message == str(error) else DataError(message)
 
     def with_option(self, key: str, value: str) -> str:
-        """The name with another option, as a word of a shell."""
+        """Return the name with another option, as a word of a shell."""
         options = {name: each for name, each in self.options.items() if name != "context"}
         return shell_line(spell(self.name, options | {key: value}))
 
 
 def plain_name(name: str) -> str:
-    """The name of a column in lower case, with '_' for spaces and hyphens."""
+    """Return the name of a column in lower case, with '_' for spaces and hyphens."""
     return name.strip().casefold().replace(" ", "_").replace("-", "_")
 
 
@@ -152,14 +152,14 @@ def check_quotes(sample: Sequence[Record], typed: Typed) -> None:
 
 
 def is_own_layout(record: Record, fields: Fields) -> bool:
-    """Whether a record has the fields of lmk's own layout of documents, or fields that were given."""
+    """Return whether a record has the fields of lmk's own layout of documents, or fields that were given."""
     has_id = fields.id_name or any(name in record for name in ID_FIELDS)
     has_text = fields.names or any(name in record for name in (*fields.texts, CHUNKS))
     return bool(has_id and has_text)
 
 
 def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:
-    """The fields of documents, with the columns that were found in the first rows of a file.
+    """Return the fields of documents, with the columns that were found in the first rows of a file.
 
     Without a column for ids, the number of the row is the id. Raises DataError, with the option to write,
     if no column or several columns may be the text.
@@ -199,12 +199,12 @@ def check_numbering(columns: Sequence[str], typed: Typed) -> None:
 
 
 def _of_pyterrier(record: Record) -> bool:
-    """Whether docid is an internal number of a table of PyTerrier, next to docno, the id."""
+    """Return whether docid is an internal number of a table of PyTerrier, next to docno, the id."""
     return "docno" in record and "docid" in record and not {"_id", "id", "doc_id"} & record.keys()
 
 
 def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:
-    """The fields of queries, as `document_columns` finds those of documents; the first text counts."""
+    """Return the fields of queries, as `document_columns` finds those of documents; the first text counts."""
     columns = _all_columns(sample)
     own_id = fields.id_name or set(QUERY_ID_FIELDS) & set(columns)
     own_text = fields.names or set(QUERY_TEXT_FIELDS) & set(columns)
@@ -219,7 +219,7 @@ def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fie
 
 
 def note(found: Fields, given: Fields, name: str) -> str:
-    """A line about the columns that were found, without those that were given."""
+    """Return a line about the columns that were found, without those that were given."""
     pairs = (
         ("id", "" if found.id_name in (given.id_name, ROW) else found.id_name),
         ("title", "" if given.title_name else found.title_name),
@@ -236,19 +236,19 @@ def note(found: Fields, given: Fields, name: str) -> str:
 
 
 def _only(found: Fields, given: Fields) -> str:
-    """An addition for a text that was found by its values."""
+    """Return an addition for a text that was found by its values."""
     names = {*found.texts, *TEXT_NAMES, *QUERY_TEXT_FIELDS}
     usual = all(plain_name(name.split(".")[-1]) in names for name in found.names)
     return "" if usual or given.names else " (only this text has several words)"
 
 
 def _all_columns(sample: Sequence[Record]) -> list[str]:
-    """The columns of some rows, in the order of their first occurrence."""
+    """Return the columns of some rows, in the order of their first occurrence."""
     return list(dict.fromkeys(column for record in sample for column in _columns(record)))
 
 
 def _columns(record: Record, inside: str = "") -> Iterator[str]:
-    """The columns of a record; a field b inside a field a is 'a.b'."""
+    """Yield the columns of a record; a field b inside a field a is 'a.b'."""
     for key, value in record.items():
         if isinstance(value, dict) and inside.count(".") < 3:
             yield from _columns(value, f"{inside}{key}.")
@@ -257,7 +257,9 @@ def _columns(record: Record, inside: str = "") -> Iterator[str]:
 
 
 def _matching(columns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The columns with usual names, in the order of the names; inner columns only if no outer one has."""
+    """Return the columns with usual names, in the order of the names; inner columns only
+    if no outer one has.
+    """
     outer = [column for column in columns if "." not in column]
     for among, part in ((outer, 0), (columns, -1)):
         plain = {column: plain_name(column.split(".")[part]) for column in among}
@@ -267,12 +269,12 @@ def _matching(columns: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _are_alike(columns: Sequence[str]) -> bool:
-    """Whether inner columns have one name, as in {"a": {"text": …}, "b": {"text": …}}: two texts."""
+    """Return whether inner columns have one name, as in {"a": {"text": …}, "b": {"text": …}}: two texts."""
     return len(columns) > 1 and "." in columns[0]
 
 
 def _prose(columns: Sequence[str], sample: Sequence[Record], others: set[str]) -> list[str]:
-    """The only column with several words in a value, without those of ids and titles; else none."""
+    """Return the only column with several words in a value, without those of ids and titles; else none."""
     found = [
         column
         for column in columns
@@ -289,7 +291,7 @@ def _is_text(column: str, sample: Sequence[Record]) -> bool:
 def _id_column(
     columns: Sequence[str], sample: Sequence[Record], names: Sequence[str], mapped: bool
 ) -> str:
-    """The first column with a usual name and different ids in all first rows; else ROW."""
+    """Return the first column with a usual name and different ids in all first rows; else ROW."""
     for column in _matching(columns, names):
         values = [value_at(record, column) for record in sample]
         if all(_is_id(value, mapped) for value in values) and len(set(values)) == len(values):
@@ -308,7 +310,9 @@ def _is_id(value: object, mapped: bool) -> bool:
 def _ambiguous(
     found: Sequence[str], sample: Sequence[Record], others: Fields, typed: Typed
 ) -> DataError:
-    """The error if no column, or several columns, may be the text; `others` has those of id and title."""
+    """Return the error if no column, or several columns, may be the text; `others` has
+    those of id and title.
+    """
     columns = _all_columns(sample)
     if len(sample) == 1 and (column := _with_rows(sample[0])):
         lines = f"{typed.name.removesuffix('.json')}.jsonl"
@@ -341,14 +345,14 @@ def _ambiguous(
 
 
 def _with_rows(record: Record) -> str:
-    """The column of a record that is a list of objects; empty if there is none, or several."""
+    """Return the column of a record that is a list of objects; empty if there is none, or several."""
     lists = [name for name, value in record.items() if isinstance(value, list)]
     rows = [name for name in lists if record[name] and isinstance(record[name][0], dict)]
     return rows[0] if len(rows) == 1 else ""
 
 
 def _example(record: Record, columns: Sequence[str]) -> str:
-    """A row in one line, with shortened values."""
+    """Return a row in one line, with shortened values."""
     shown = []
     for column in columns[:8]:
         text = " ".join(str(value_at(record, column)).split())

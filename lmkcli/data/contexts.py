@@ -20,19 +20,19 @@ TITLE, HEADINGS, FIELD = "title", "headings", "field:"
 
 
 def invalid_reason(setting: str) -> str:
-    """The error in a setting of contexts; '' if it is valid."""
+    """Return the error in a setting of contexts; '' if it is valid."""
     if setting in ("", TITLE, HEADINGS) or (setting.startswith(FIELD) and setting != FIELD):
         return ""
     return f"write {TITLE}, {HEADINGS}, or {FIELD}NAME with a field of the documents"
 
 
 def field_of(setting: str) -> str:
-    """The field of the documents in a setting 'field:NAME'; '' for other settings."""
+    """Return the field of the documents in a setting 'field:NAME'; '' for other settings."""
     return setting.removeprefix(FIELD) if setting.startswith(FIELD) else ""
 
 
 def own_start(doc: Doc, setting: str) -> int:
-    """The position in a document's content at which its chunks start.
+    """Return the position in a document's content at which its chunks start.
 
     A title that serves as context is not part of the chunks.
     """
@@ -40,7 +40,7 @@ def own_start(doc: Doc, setting: str) -> int:
 
 
 def has_headings(doc: Doc) -> bool:
-    """Whether a document can have headings: not if it is a file of source code or a log.
+    """Return whether a document can have headings: not if it is a file of source code or a log.
 
     A folder gives such a file its path as id and its name without the suffix as title. So the id `Node.js` of
     a record is no file, also if the record has the title Node.js. Stored documents keep both, so an update or
@@ -54,13 +54,13 @@ def has_headings(doc: Doc) -> bool:
 
 @cache
 def _without_headings() -> frozenset[str]:
-    """The suffixes and names of files without headings."""
+    """Return the suffixes and names of files without headings."""
     rows = [row for row in catalog.READERS.values() if not row.headings]
     return frozenset(name for row in rows for name in (*row.suffixes, *row.names))
 
 
 def contexts_of(doc: Doc, setting: str, starts: Sequence[int]) -> list[str]:
-    """The context of each chunk; `starts` are the positions of the chunks in the document's content.
+    """Return the context of each chunk; `starts` are the positions of the chunks in the document's content.
 
     Raises DataError if the document has a list of contexts of another length than its chunks.
     """

@@ -110,7 +110,7 @@ class Fields:
         return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, *own))
 
     def doc(self, record: Record, where: str) -> Doc:
-        """The document of a record. Raises DataError with `where` if its id or text is unusable."""
+        """Return the document of a record. Raises DataError with `where` if its id or text is unusable."""
         doc_id = self.id(self._id_value(record, ID_FIELDS, where), where, "document")
         context = self._context(record, where) if self.context else ""
         title = ""
@@ -128,7 +128,7 @@ class Fields:
         return Doc(doc_id, text, title, context)
 
     def query(self, record: Record, where: str) -> Query:
-        """The query of a record. Raises DataError with `where` if its id or text is unusable."""
+        """Return the query of a record. Raises DataError with `where` if its id or text is unusable."""
         query_id = self.id(self._id_value(record, QUERY_ID_FIELDS, where), where, "query")
         if self.names:
             return Query(query_id, self._joined(record, where))
@@ -146,7 +146,7 @@ class Fields:
         return _value(record, (self.id_name,) if self.id_name else usual, "id", where)
 
     def id(self, value: object, where: str, what: str) -> str:
-        """The id as text that a TREC run can contain; a number becomes its digits."""
+        """Return the id as text that a TREC run can contain; a number becomes its digits."""
         if not isinstance(value, str):
             if isinstance(value, bool) or not isinstance(value, Integral):
                 shown = repr(value)[:_SHOWN]
@@ -155,14 +155,16 @@ class Fields:
         return check_id(map_id(value) if self.map_ids else value, where, what)
 
     def ranked_id(self, value: object, where: str) -> str:
-        """The id of a document in a run or in judgements; that of a file may be escaped or contain spaces."""
+        """Return the id of a document in a run or in judgements; that of a file may be escaped or contain
+        spaces.
+        """
         if not isinstance(value, str) or self.map_ids or CONTROL_CHARACTERS.search(value):
             return self.id(value, where, "document")
         value = unescaped_id(value)
         return value if value.strip() else self.id(value, where, "document")
 
     def _context(self, record: Record, where: str) -> str | tuple[str, ...]:
-        """The contexts of a document's chunks: one text, or one for each; '' for null."""
+        """Return the contexts of a document's chunks: one text, or one for each; '' for null."""
         if self.context not in record:
             raise DataError(
                 f"{where}: no context field '{self.context}': found {listed(record)}; "
@@ -180,7 +182,7 @@ class Fields:
 
 
 def metadata_value(record: Record, name: str) -> str | float | None:
-    """The number or text in the field `name`, or in that field of the metadata; None if missing."""
+    """Return the number or text in the field `name`, or in that field of the metadata; None if missing."""
     metadata = record.get(METADATA)
     places = (record, metadata if isinstance(metadata, dict) else {})
     value = next((place[name] for place in places if place.get(name) is not None), None)
@@ -200,7 +202,7 @@ def value_at(record: Record, name: str, missing: Any = None) -> Any:
 
 
 def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:
-    """The value of the first of the fields `names` that the record has."""
+    """Return the value of the first of the fields `names` that the record has."""
     for name in names:
         if (value := value_at(record, name, _MISSING)) is not _MISSING:
             return value
@@ -213,7 +215,7 @@ def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:
 
 
 def _parts(value: object) -> Sequence[object]:
-    """The texts of a field that was chosen by name: those of a list, or the value itself."""
+    """Return the texts of a field that was chosen by name: those of a list, or the value itself."""
     return value if isinstance(value, list) else (value,)
 
 

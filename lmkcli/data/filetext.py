@@ -119,7 +119,7 @@ def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
 
 
 def _with_zeros(data: bytes, encoding: str) -> DataError:
-    """The error for bytes with zeros: another encoding, or no text."""
+    """Return the error for bytes with zeros: another encoding, or no text."""
     wide = wide_encoding(data)
     if not wide:
         remove = f" ({data.count(0):,} zero bytes; to remove them: tr -d '\\000' < FILE > NEW)"
@@ -129,22 +129,24 @@ def _with_zeros(data: bytes, encoding: str) -> DataError:
 
 
 def escaped_encoding(data: bytes) -> str:
-    """The encoding (ISO 2022) of a text that writes letters as ASCII after escape sequences; else empty."""
+    """Return the encoding (ISO 2022) of a text that writes letters as ASCII after escape sequences; else
+    empty.
+    """
     return next((name for start, name in _ESCAPES.items() if start in data), "")
 
 
 def other_suffix(data: bytes) -> str:
-    """The suffix of a file that is no plain text, by its first bytes; empty for others."""
+    """Return the suffix of a file that is no plain text, by its first bytes; empty for others."""
     return next((suffix for start, suffix in _OTHER_KINDS.items() if data.startswith(start)), "")
 
 
 def marked_encoding(data: bytes) -> str:
-    """The encoding of which the bytes have a byte order mark; empty if they have none."""
+    """Return the encoding of which the bytes have a byte order mark; empty if they have none."""
     return next((name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
 
 
 def wide_encoding(data: bytes) -> str:
-    """The encoding, UTF-16 or UTF-32, of a text without a byte order mark; empty for other bytes.
+    """Return the encoding, UTF-16 or UTF-32, of a text without a byte order mark; empty for other bytes.
 
     Such a text contains zero bytes, because spaces and the ends of lines have them. All its characters are
     printable and assigned, and its letters are from few scripts. The first bytes decide.
@@ -164,7 +166,7 @@ def wide_encoding(data: bytes) -> str:
 
 
 def _decoded(sample: bytes, encoding: str, size: int) -> str:
-    """The text of a sample in a wide encoding; empty if it is unlikely to be that of a text."""
+    """Return the text of a sample in a wide encoding; empty if it is unlikely to be that of a text."""
     try:
         decoder = codecs.getincrementaldecoder(encoding)()
         text = decoder.decode(sample, final=len(sample) == size)

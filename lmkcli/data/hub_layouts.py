@@ -40,7 +40,7 @@ class HubTable:
     """Column -> value of the rows that belong to the collection."""
 
     def names(self, column: str) -> list[str]:
-        """The possible names of a column; [] if the table has no such column."""
+        """Return the possible names of a column; [] if the table has no such column."""
         return self.columns.get(column, "").split("|") if column in self.columns else []
 
     @property
@@ -74,7 +74,7 @@ class HubLayout:
 
 
 def mirror(repo: str) -> Path | None:
-    """The repository's folder in LMK_DATA, or None. Raises DataError if LMK_DATA is not a folder."""
+    """Return the repository's folder in LMK_DATA, or None. Raises DataError if LMK_DATA is not a folder."""
     if not os.environ.get(MIRROR):
         return None
     root = Path(os.path.expanduser(os.environ[MIRROR]))
@@ -85,7 +85,9 @@ def mirror(repo: str) -> Path | None:
 
 
 def layout_of(name: str) -> HubLayout | None:
-    """The layout of the collection with this name ('mldr/en/test'); None if the hub does not have it."""
+    """Return the layout of the collection with this name ('mldr/en/test'); None if the
+    hub does not have it.
+    """
     for entry in _read()["layout"]:
         for pattern in entry["names"]:
             words = _match(pattern, name)
@@ -95,7 +97,7 @@ def layout_of(name: str) -> HubLayout | None:
 
 
 def published(name: str) -> dict[str, Any]:
-    """The published facts of a collection and its place on the hub; {} if it is not known."""
+    """Return the published facts of a collection and its place on the hub; {} if it is not known."""
     facts = facts_of(name)
     if facts is None:
         return {}

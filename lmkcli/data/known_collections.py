@@ -43,7 +43,7 @@ class KnownCollection:
 
 
 def facts_of(name: str) -> KnownCollection | None:
-    """The facts of the collection with this name; None if it is not a known collection.
+    """Return the facts of the collection with this name; None if it is not a known collection.
 
     A prefix 'irds:' or 'hf:' and options ',key=value' are ignored, except ',like=NAME', which names the
     original of a copy. Alternative names of a collection ('beir/nfcorpus') work too.
@@ -60,7 +60,7 @@ def _without_prefix(name: str) -> str:
 
 
 def count_differences(name: str, docs: int | None = None, queries: int | None = None) -> list[str]:
-    """One line for each count that differs from the published one; [] if they agree.
+    """Return one line for each count that differs from the published one; [] if they agree.
 
     Alternative names of a collection are not compared, because their queries differ.
     """
@@ -76,7 +76,7 @@ def count_differences(name: str, docs: int | None = None, queries: int | None = 
 
 
 def members(group: str) -> list[str]:
-    """The names of the collections in a group ('beir', 'beir/cqadupstack'); [] for other names."""
+    """Return the names of the collections in a group ('beir', 'beir/cqadupstack'); [] for other names."""
     return [
         each.name
         for each in _table().values()
@@ -85,18 +85,18 @@ def members(group: str) -> list[str]:
 
 
 def groups() -> list[str]:
-    """The names of all groups, and of their parts that are averaged separately."""
+    """Return the names of all groups, and of their parts that are averaged separately."""
     parts = {each.group for each in _table().values()}
     return sorted(parts | {part.partition("/")[0] for part in parts})
 
 
 def similar_names(name: str) -> list[str]:
-    """The names and groups most similar to this name; all groups if none is similar."""
+    """Return the names and groups most similar to this name; all groups if none is similar."""
     return difflib.get_close_matches(name, [*names(), *groups()], n=3, cutoff=0.5) or groups()
 
 
 def names() -> list[str]:
-    """The names of all known collections, in the order of the table."""
+    """Return the names of all known collections, in the order of the table."""
     return list(_table())
 
 

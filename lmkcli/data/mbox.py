@@ -70,7 +70,7 @@ def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record
 
 
 def read_message(data: bytes) -> Record:
-    """The record of one message in a file of its own (.eml): title, text, sender, receiver and date.
+    """Return the record of one message in a file of its own (.eml): title, text, sender, receiver and date.
 
     Raises DataError, with only the reason, if the bytes are no message.
     """
@@ -85,7 +85,7 @@ def read_message(data: bytes) -> Record:
 
 
 def _message(box: mailbox.mbox, key: str, where: str) -> EmailMessage:
-    """A message of a mailbox. Raises DataError for a huge one."""
+    """Return a message of a mailbox. Raises DataError for a huge one."""
     with box.get_file(key) as file:
         data = file.read(MAX_MESSAGE + 1)
     if len(data) > MAX_MESSAGE:
@@ -104,7 +104,7 @@ def _record(message: EmailMessage, name: str) -> Record:
 
 
 def _header(message: Message, name: str) -> str:
-    """A decoded header; empty if it is missing or malformed."""
+    """Return a decoded header; empty if it is missing or malformed."""
     try:
         return _clean(" ".join(str(message.get(name, "")).split()))
     except (
@@ -119,12 +119,12 @@ def _header(message: Message, name: str) -> str:
 
 
 def _body(message: EmailMessage) -> str:
-    """The text of a message: its parts in order, without attachments; empty if it has none."""
+    """Return the text of a message: its parts in order, without attachments; empty if it has none."""
     return "\n\n".join(filter(None, (_clean(text) for text in _texts(message))))
 
 
 def _texts(part: Message) -> Iterator[str]:
-    """The texts of a part. Of alternatives, the plain one counts, unless it is empty."""
+    """Yield the texts of a part. Of alternatives, the plain one counts, unless it is empty."""
     kind, inner = part.get_content_type(), cast(list[Message] | str, part.get_payload())
     if part.get_content_disposition() == "attachment":
         return
@@ -151,7 +151,7 @@ def _texts(part: Message) -> Iterator[str]:
 
 
 def _preference(part: Message) -> int:
-    """The place of a part among alternatives: a text, a page, and other forms, such as a calendar."""
+    """Return the place of a part among alternatives: a text, a page, and other forms, such as a calendar."""
     kind = part.get_content_type()
     if kind == "text/plain":
         return 0
@@ -159,7 +159,7 @@ def _preference(part: Message) -> int:
 
 
 def _page_text(part: Message) -> str:
-    """The text of a page in HTML; empty if it has none."""
+    """Return the text of a page in HTML; empty if it has none."""
     read_page: FileReader = catalog.READERS.load("html")
     data = _bytes(part)
     for name in _charsets(part):
@@ -184,7 +184,9 @@ def _bytes(part: Message) -> bytes:
 
 
 def _charsets(part: Message) -> tuple[str, ...]:
-    """The encoding that a part declares; mail programs use the letters of cp1252 in Latin-1 and ASCII."""
+    """Return the encoding that a part declares; mail programs use the letters of cp1252
+    in Latin-1 and ASCII.
+    """
     try:
         name = str(part.get_content_charset("")).lower()
         codec = codecs.lookup(name).name if name else ""
@@ -201,7 +203,7 @@ def _decoded(data: bytes, encoding: str) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """The text with U+FFFD for bytes that are not text."""
+    """Return the text with U+FFFD for bytes that are not text."""
     return (
         text.encode("utf-8", "replace")
         .decode("utf-8")

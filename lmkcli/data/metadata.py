@@ -74,7 +74,8 @@ class Condition:
         return condition
 
     def holds(self, values: Sequence[Value]) -> bool:
-        """Whether one of the values fulfils the condition; for `!=`, whether all do. False without values.
+        """Return whether one of the values fulfils the condition; for `!=`, whether all do. False without
+        values.
 
         Two numbers are compared as numbers, dates up to the precision of the condition, true and false in any
         case, and other values as texts. An empty text is no value, and a text is neither less nor greater
@@ -110,7 +111,9 @@ class Condition:
         return _COMPARE[self.operator](value, truth)
 
     def _is_date(self, day: str) -> bool:
-        """Whether a value is compared as a date: that of a field `date`, and any day such as 2026-03-04."""
+        """Return whether a value is compared as a date: that of a field `date`, and any day such as
+        2026-03-04.
+        """
         is_day, readable = bool(_DAY.match(day)), bool(_TO_DAY.fullmatch(self.value))
         if self.name != DATE:  # 2026-03-04-001 is no day
             return is_day and readable and bool(_TO_DAY.fullmatch(day))
@@ -149,7 +152,7 @@ class Condition:
 
 
 def _day(value: str) -> str:
-    """A date of a mail, such as 'Wed, 04 Mar 2026 10:00:00 +0100', as 2026-03-04 10:00:00+01:00."""
+    """Return a date of a mail, such as 'Wed, 04 Mar 2026 10:00:00 +0100', as 2026-03-04 10:00:00+01:00."""
     if not _DAY.match(value):
         with suppress(ValueError, OverflowError):
             return str(parsedate_to_datetime(value))
@@ -157,7 +160,7 @@ def _day(value: str) -> str:
 
 
 def _number(value: Value) -> float | None:
-    """The exact number in a value; None for other texts."""
+    """Return the exact number in a value; None for other texts."""
     if not isinstance(value, str):
         return value
     if _INTEGER.fullmatch(value) and len(value) < _MAX_DIGITS:
@@ -166,7 +169,7 @@ def _number(value: Value) -> float | None:
 
 
 def field_values(record: Record, name: str) -> tuple[Value, ...]:
-    """The values in a field of a record, or in that field of its metadata; empty if there are none.
+    """Return the values in a field of a record, or in that field of its metadata; empty if there are none.
 
     Dates become texts such as 2026-03-04. Raises UnfitCondition for values that no condition can compare.
     """
@@ -177,7 +180,7 @@ def field_values(record: Record, name: str) -> tuple[Value, ...]:
 
 
 def _comparable(value: Any, name: str) -> Iterator[Value]:
-    """The texts, numbers and booleans in a value, whatever library made it."""
+    """Yield the texts, numbers and booleans in a value, whatever library made it."""
     if hasattr(value, "tolist"):  # an array or a number of NumPy
         if getattr(getattr(value, "dtype", None), "kind", "") == "M":
             value = value.astype("datetime64[us]")  # tolist() makes numbers of nanoseconds
@@ -210,7 +213,7 @@ class MetadataFilter:
         self._collection = collection
 
     def accepts(self, doc_id: str) -> bool:
-        """Whether a document fulfils all conditions. A document without the metadatum does not."""
+        """Return whether a document fulfils all conditions. A document without the metadatum does not."""
         metadata = self._collection.metadata
         return all(each.holds(metadata(doc_id, each.name)) for each in self._conditions)
 
@@ -225,7 +228,7 @@ class MetadataFilter:
 
 
 def matches(path: str, glob: str) -> bool:
-    """Whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders.
+    """Return whether a path matches a pattern: `*`, `?` and `[…]` within a name, `**` for any folders.
 
     A pattern that ends with `**` matches everything in a folder, but not a file with the name of the folder.
     """
@@ -247,7 +250,7 @@ def matches(path: str, glob: str) -> bool:
 
 
 def of_file(file: Path, name: str, path: str, *kinds: str) -> Sequence[Value]:
-    """The path of a file in its collection, its suffix and other names of its type, or its day.
+    """Return the path of a file in its collection, its suffix and other names of its type, or its day.
 
     The day of its last change is in local time, such as 2026-03-04. Empty for other names and missing files.
     """

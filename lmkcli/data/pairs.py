@@ -78,7 +78,7 @@ def pairs_of(
 
 
 def _is_record(line: bytes) -> bool:
-    """Whether a line has the columns of a judgement or of a run; an id can start with '[' or '{'."""
+    """Return whether a line has the columns of a judgement or of a run; an id can start with '[' or '{'."""
     columns, tabs = line.split(), line.split(b"\t")
     if len(columns) in (4, 6):
         return _is_number(columns[3])
@@ -86,7 +86,7 @@ def _is_record(line: bytes) -> bool:
 
 
 def header_of(line: str) -> tuple[int, int, int] | None:
-    """The places of query, document and grade in a header of names; None for another line."""
+    """Return the places of query, document and grade in a header of names; None for another line."""
     for names in (line.split("\t"), line.split()):
         plain = [plain_name(name.lstrip("#")) for name in names]
         places = [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, GRADE_NAMES)]
@@ -104,7 +104,9 @@ def check_readable(path: Path) -> None:
 
 
 def looks_like_qrels(path: Path) -> bool:
-    """Whether a file contains judgements and not a run: TREC's 4 columns, BEIR's 3, or only whole numbers."""
+    """Return whether a file contains judgements and not a run: TREC's 4 columns, BEIR's 3, or only whole
+    numbers.
+    """
     pairs = read_pairs(path)
     if pairs is not None:
         numbers = [str(pair.number) for pair in islice(pairs, _SAMPLE)]
@@ -114,7 +116,7 @@ def looks_like_qrels(path: Path) -> bool:
 
 
 def first_line(path: Path) -> bytes:
-    """The first line with text, without white space at its ends; comments are skipped."""
+    """Return the first line with text, without white space at its ends; comments are skipped."""
     with open_stream(path) as stream:
         lines = (line.strip() for line in bounded_lines(stream.file, path, MAX_FILE))
         lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in lines)
@@ -122,7 +124,7 @@ def first_line(path: Path) -> bytes:
 
 
 def is_comment(line: bytes) -> bool:
-    """Whether a line is a comment and not a record of an id that starts with '#'.
+    """Return whether a line is a comment and not a record of an id that starts with '#'.
 
     trec_eval skips lines that start with '#' since 2020, pytrec_eval reads them. A comment has not the
     columns of a record. A commented record, such as '# q1 Q0 d1 1 2.0 run', has one column more, so the id
@@ -155,7 +157,7 @@ def _place(names: Sequence[str], usual: Sequence[str]) -> int | None:
 
 
 def _json_pairs(path: Path, first: bytes, numbers: Sequence[str]) -> Iterator[Pair]:
-    """The pairs of an object by ids; of a table, if its objects have names of columns."""
+    """Return the pairs of an object by ids; of a table, if its objects have names of columns."""
     suffix = Path(inner_name(path)).suffix
     try:
         value = parse_json(first.decode("utf-8"))
@@ -210,13 +212,15 @@ def nested_pairs(value: Mapping[Any, Mapping[Any, Any]], where: str) -> Iterator
 
 
 def has_columns(names: Iterable[str], numbers: Sequence[str]) -> bool:
-    """Whether columns with these names contain queries, documents and numbers."""
+    """Return whether columns with these names contain queries, documents and numbers."""
     plain = [plain_name(str(name)) for name in names]
     return None not in [_place(plain, usual) for usual in (QUERY_NAMES, DOC_NAMES, numbers)]
 
 
 def _csv_pairs(path: Path, numbers: Sequence[str]) -> Iterator[Pair]:
-    """The pairs of a csv file with a header, or with 3 or 4 columns as in BEIR's and TREC's judgements."""
+    """Return the pairs of a csv file with a header, or with 3 or 4 columns as in BEIR's and TREC's
+    judgements.
+    """
     from lmkcli.data.records import CsvRecords, FileFormat
 
     records = CsvRecords(FileInput(path), WHOLE, FileFormat(kind="csv"))

@@ -57,7 +57,7 @@ def _check_counts(facts: pq.FileMetaData, length: int) -> None:
 
 
 def _texts(facts: pq.FileMetaData) -> list[str]:
-    """The columns of text, at every depth."""
+    """Return the columns of text, at every depth."""
     columns = (facts.schema.column(number) for number in range(facts.num_columns))
     return [column.path for column in columns if column.physical_type == _TEXT]
 

@@ -102,7 +102,7 @@ def _of_line(line: str, where: str, fields: Fields, header: tuple[int, ...] | No
 
 
 def _grade(value: Any, where: str) -> int:
-    """A grade as an integer. Raises DataError for a fraction, and for a value that is not a number."""
+    """Return a grade as an integer. Raises DataError for a fraction, and for a value that is not a number."""
     if isinstance(value, bool) or not isinstance(value, float | Real | str):
         raise DataError(f"{where}: {value!r} is not a judgement: the grade must be an integer")
     if isinstance(value, float) and value.is_integer():

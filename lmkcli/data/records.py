@@ -102,7 +102,7 @@ class FileRow(NamedTuple):
     found: Record | DataError
 
     def record(self) -> Record:
-        """The record. Raises DataError if the row is invalid; the next rows can still be read."""
+        """Return the record. Raises DataError if the row is invalid; the next rows can still be read."""
         if isinstance(self.found, DataError):
             raise self.found
         return self.found
@@ -128,7 +128,7 @@ class Records(ABC):
 
     @abstractmethod
     def rows(self) -> Iterator[FileRow]:
-        """The rows. Raises DataError for a file that cannot be read to its end."""
+        """Return the rows. Raises DataError for a file that cannot be read to its end."""
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
         return ((row.where, row.record()) for row in self.rows())
@@ -193,7 +193,7 @@ class _Request(NamedTuple):
 
 
 def is_text(path: Path, kind: str = "") -> bool:
-    """Whether a file of records, compressed or not, has lines of text in one encoding."""
+    """Return whether a file of records, compressed or not, has lines of text in one encoding."""
     suffix = Path(inner_name(path)).suffix
     return kind not in ("parquet", "mbox") and (bool(kind) or suffix not in (".parquet", ".mbox"))
 
@@ -213,7 +213,7 @@ def _open_pipe(pipe: PipeInput, request: _Request) -> Records:
 
 
 def _kind_by_name(name: str, given: FileFormat) -> str:
-    """The format that a suffix or a delimiter defines; '' if the first line decides."""
+    """Return the format that a suffix or a delimiter defines; '' if the first line decides."""
     suffix = Path(name).suffix
     if suffix == ".csv" or (given.delimiter and suffix != ".parquet"):
         return "csv"
@@ -223,7 +223,7 @@ def _kind_by_name(name: str, given: FileFormat) -> str:
 def _kind_and_first(
     opened: ByteSource, kind: str, name: str, given: FileFormat
 ) -> tuple[str, bytes]:
-    """The format of text, if its start shows it, and its first line."""
+    """Return the format of text, if its start shows it, and its first line."""
     with opened.open(given.encoding) as stream:
         first = next(bounded_lines(stream.file, opened.name, MAX_RECORD_LINE), b"")
         start = first.removeprefix(BOM).lstrip()
@@ -245,7 +245,9 @@ def _kind_and_first(
 
 
 def _kind_of_objects(first: bytes, rest: Iterator[bytes], name: str, suffix: str) -> str:
-    """The format of a text that starts with an object: one in each line, or one value in the whole file."""
+    """Return the format of a text that starts with an object: one in each line, or one value in the whole
+    file.
+    """
     text = first.decode("utf-8", "replace").rstrip()
     try:
         value = parse_json(text)
@@ -264,7 +266,8 @@ def _kind_of_objects(first: bytes, rest: Iterator[bytes], name: str, suffix: str
 
 
 def is_by_id(value: dict[str, Any]) -> bool:
-    """Whether an object contains many records by their ids, {id: record or text}, and is not itself one.
+    """Return whether an object contains many records by their ids, {id: record or text}, and is not itself
+    one.
 
     A record has names of columns as keys, and its values are not all records.
     """
@@ -279,7 +282,7 @@ def is_by_id(value: dict[str, Any]) -> bool:
 
 
 def _open_stream(opened: ByteSource, first: bytes, request: _Request) -> Records | None:
-    """The records of a format that is read from start to end; None for TREC topics."""
+    """Return the records of a format that is read from start to end; None for TREC topics."""
     shard, wanted, columns, given = request
     if given.kind == "csv":
         return CsvRecords(opened, shard, given)
@@ -315,7 +318,7 @@ def line_format(
     columns: Columns = PLAIN_COLUMNS,
     given: FileFormat = FileFormat(),  # noqa: B008 (immutable)
 ) -> LineFormat | None:
-    """The format of a file of lines, given or from its first line; None for TREC topics.
+    """Return the format of a file of lines, given or from its first line; None for TREC topics.
 
     `columns` are the columns of a tsv file without a header, for each possible number of columns.
     """
@@ -349,7 +352,7 @@ def line_format(
 def _is_header(
     names: list[str], wanted: frozenset[str], columns: Columns, given: frozenset[str]
 ) -> bool:
-    """Whether the first line of a tsv file names its columns."""
+    """Return whether the first line of a tsv file names its columns."""
     if given.intersection(names):
         return True
     if columns in (PLAIN_COLUMNS, QUERY_COLUMNS):
@@ -361,7 +364,7 @@ def _is_header(
 
 
 def _unknown_format(name: str, start: bytes) -> str:
-    """What to write for a file of text without columns."""
+    """Return what to write for a file of text without columns."""
     if name == PipeInput.name:
         return (
             f"stdin: neither jsonl nor tsv; the first line starts with {start[:40]!r}; name the format: "
@@ -375,7 +378,7 @@ def _unknown_format(name: str, start: bytes) -> str:
 
 
 def parse_text_line(line: bytes, where: str) -> Record:
-    """A line of text as a record. Raises DataError with `where` unless it is UTF-8."""
+    """Return a line of text as a record. Raises DataError with `where` unless it is UTF-8."""
     try:
         return {"text": line.decode("utf-8").strip()}
     except UnicodeDecodeError as error:
@@ -398,12 +401,12 @@ def parse_json_line(line: bytes, where: str) -> Record:
 
 
 def _has_surrogates(data: bytes) -> bool:
-    """Whether JSON has escapes of surrogates, such as \\ud800."""
+    """Return whether JSON has escapes of surrogates, such as \\ud800."""
     return b"\\ud" in data or b"\\uD" in data
 
 
 def _tsv_parser(layouts: Columns) -> Parse:
-    """A parser of tsv lines. The number of columns selects the names of the columns."""
+    """Return a parser of tsv lines. The number of columns selects the names of the columns."""
     by_length = {len(names): names for names in layouts}
 
     def parse(line: bytes, where: str) -> Record:
@@ -461,7 +464,7 @@ class PlainLines(Records):
 
 
 def _line_row(layout: LineFormat, text: bytes, where: str, number: int) -> Iterator[FileRow]:
-    """The row of a line, if it has a record."""
+    """Yield the row of a line, if it has a record."""
     try:
         found = layout.parse(text, where)
     except DataError as error:
@@ -508,7 +511,7 @@ class StreamLines(Records):
 
 
 def _share(read: int, size: int | None) -> float | None:
-    """The share of a file that was read; None if its size is unknown."""
+    """Return the share of a file that was read; None if its size is unknown."""
     if size is None:
         return None
     return min(1.0, read / size) if size else 1.0
@@ -559,7 +562,7 @@ class CsvRecords(Records):
         return []
 
     def _start(self, lines: Iterator[str]) -> tuple[str, str, int]:
-        """The first line of the table, its delimiter, and the number of lines above it.
+        """Return the first line of the table, its delimiter, and the number of lines above it.
 
         Excel writes and reads a line 'sep=;' above the table.
         """
@@ -570,7 +573,7 @@ class CsvRecords(Records):
         return first, self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count), 0
 
     def _next_row(self, table: Any, lines: "_RowLines") -> list[str] | DataError | None:
-        """The next row, or the error in it; None at the end. Raises DataError for an open quote."""
+        """Return the next row, or the error in it; None at the end. Raises DataError for an open quote."""
         after = lines.number
         try:
             return list(next(table))
@@ -583,7 +586,7 @@ class CsvRecords(Records):
             return DataError(wrong)
 
     def _names(self, table: Any, line: int) -> list[str]:
-        """The columns. Raises DataError for an invalid header."""
+        """Return the columns. Raises DataError for an invalid header."""
         where = f"{self._input.name} line {line}"
         try:
             names = _column_names(next(table, []))
@@ -601,7 +604,7 @@ class CsvRecords(Records):
 
 
 def _column_names(row: list[str]) -> list[str]:
-    """The names of columns in a header; some tools mark a header with '#'."""
+    """Return the names of columns in a header; some tools mark a header with '#'."""
     names = [name.strip() for name in row]
     return [name.lstrip("# ") if number == 0 else name for number, name in enumerate(names)]
 
@@ -629,7 +632,7 @@ class _RowLines:
 
 
 def _csv_record(names: list[str], row: list[str] | DataError, where: str) -> Record | DataError:
-    """The record of a row, or the error: too few or too many fields, or wrong bytes."""
+    """Return the record of a row, or the error: too few or too many fields, or wrong bytes."""
     if isinstance(row, DataError):
         return row
     if error := _encoding_error(row, where):
@@ -643,7 +646,7 @@ def _csv_record(names: list[str], row: list[str] | DataError, where: str) -> Rec
 
 
 def _csv_fault(error: csv.Error) -> str:
-    """The message of the library; without its advice to programmers."""
+    """Return the message of the library; without its advice to programmers."""
     if "new-line character" not in str(error):
         return str(error)
     return (
@@ -653,7 +656,7 @@ def _csv_fault(error: csv.Error) -> str:
 
 
 def _encoding_error(fields: list[str], where: str) -> DataError | None:
-    """The error if some fields contain bytes that `decoded_lines` could not decode."""
+    """Return the error if some fields contain bytes that `decoded_lines` could not decode."""
     for text in fields:
         if not text.isascii():
             try:
@@ -664,20 +667,20 @@ def _encoding_error(fields: list[str], where: str) -> DataError | None:
 
 
 def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of a file in UTF-8, without a byte order mark; wrong bytes become half surrogates."""
+    """Yield the lines of a file in UTF-8, without a byte order mark; wrong bytes become half surrogates."""
     for number, line in enumerate(bounded_lines(file, name, MAX_RECORD_LINE)):
         yield (line if number else line.removeprefix(BOM)).decode("utf-8", "surrogateescape")
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with a text in another encoding, and what to do."""
+    """Return what is wrong with a text in another encoding, and what to do."""
     byte, given = wrong_byte(error)
     wrong = "has another encoding than the given one" if given else "not UTF-8"
     return f"{wrong} (byte {byte:#04x}); name the encoding after the file: FILE,encoding=latin-1"
 
 
 def _unquoted(line: str) -> str:
-    """A line without its quoted parts."""
+    """Return a line without its quoted parts."""
     return "".join(line.split('"')[::2])
 
 
@@ -723,7 +726,7 @@ class JsonRecords(Records):
             yield FileRow(where, number + 1, item)
 
     def _items(self, value: Any) -> list[tuple[str, Record | DataError]]:
-        """The records with their places, or the errors in them."""
+        """Return the records with their places, or the errors in them."""
         name = self._input.name
         if isinstance(value, dict) and is_by_id(value):
             places = ((f"{name} key {key[:_SHOWN]!r}", key) for key in value)
@@ -754,14 +757,14 @@ class JsonRecords(Records):
 
 
 def _item(item: Any, where: str) -> Record | DataError:
-    """An object of a JSON array, or the error for another value."""
+    """Return an object of a JSON array, or the error for another value."""
     if isinstance(item, dict):
         return dict(item)
     return DataError(f"{where}: not a JSON object but a {type(item).__name__}")
 
 
 def _keyed(key: str, value: Any, where: str, given: FileFormat) -> Record | DataError:
-    """The record of an object by ids, with its key as the field `_id`; or the error in it."""
+    """Return the record of an object by ids, with its key as the field `_id`; or the error in it."""
     if isinstance(value, str):
         return {ID_FIELDS[0]: key, "text": value}
     own = {name: value[name] for name in ID_FIELDS if name in value and name not in given.columns}
@@ -821,7 +824,7 @@ class ParquetRecords(Records):
                     return
 
     def _batches(self, file: ParquetFile) -> Iterator[pa.RecordBatch]:
-        """The rows [start, stop) of the shard in batches of at most BLOCK rows."""
+        """Yield the rows [start, stop) of the shard in batches of at most BLOCK rows."""
         row = 0  # the number of the next row of the file
         for group in range(file.num_row_groups):
             facts = file.metadata.row_group(group)
@@ -847,7 +850,7 @@ class ParquetRecords(Records):
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with text for each binary column in UTF-8; some programs do not mark texts as such."""
+    """Return the batch with text for each binary column in UTF-8; some programs do not mark texts as such."""
     columns = []
     for column in batch.columns:
         kind = column.type

@@ -57,7 +57,7 @@ class Ranking(NamedTuple):
     """[documents], not increasing."""
 
     def cut(self, k: int) -> "Ranking":
-        """The first k documents."""
+        """Return the first k documents."""
         return Ranking(self.doc_ids[:k], self.scores[:k])
 
 
@@ -107,7 +107,7 @@ class Run(Tabular):
         return f"<Run {self.tag}: {counted(len(self.rankings), 'query', 'queries')}>"
 
     def __len__(self) -> int:
-        """The number of queries."""
+        """Return the number of queries."""
         return len(self.rankings)
 
     def __iter__(self) -> Iterator[str]:
@@ -121,7 +121,7 @@ class Run(Tabular):
         return True  # a run without queries is a run
 
     def as_columns(self) -> Mapping[str, Any]:
-        """One row per document: query id, document id, rank from 1, and score."""
+        """Return one row per document: query id, document id, rank from 1, and score."""
         lengths = [len(ranking.doc_ids) for ranking in self.rankings.values()]
         scores = [ranking.scores for ranking in self.rankings.values()]
         return {
@@ -135,7 +135,7 @@ class Run(Tabular):
 
 
 def is_run(file: Path) -> bool:
-    """Whether a file has the manifest of a run, or a first line with the six columns of one."""
+    """Return whether a file has the manifest of a run, or a first line with the six columns of one."""
     if is_artifact(file):
         return True
     with (
@@ -168,7 +168,9 @@ def read_run(path: str | Path) -> Run:
 
 
 def run_of(pairs: Iterable[Pair]) -> Run:
-    """The run of hits in any order. Raises DataError, with the place, for an invalid or repeated one."""
+    """Return the run of hits in any order. Raises DataError, with the place, for an
+    invalid or repeated one.
+    """
     scores: dict[str, dict[str, float]] = {}
     for pair in pairs:
         _add_pair(pair, scores)
@@ -221,7 +223,9 @@ def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> tuple[str, f
 
 
 def _later(rank: str, score: float, last: tuple[str, str, float]) -> bool:
-    """Whether a rank follows that of the last line, and its higher score is no rounding of an equal one."""
+    """Return whether a rank follows that of the last line, and its higher score is no rounding of an equal
+    one.
+    """
     numbers = rank.isdecimal() and last[1].isdecimal()
     ordered = numbers and float(rank) > float(last[1])  # int() refuses numbers of many digits
     with np.errstate(over="ignore"):
@@ -247,7 +251,7 @@ def _add_pair(pair: Pair, scores: dict[str, dict[str, float]]) -> None:
 
 
 def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """The error in a line, or ''; `scores` are the scores of the earlier lines."""
+    """Return the error in a line, or ''; `scores` are the scores of the earlier lines."""
     if len(columns) < 6:
         return (
             f"{len(columns)} columns instead of the six of a TREC run "
@@ -321,7 +325,7 @@ def _write(raw: BinaryIO, runs: Iterable[Run], compress: bool) -> None:
 
 
 def _lines(run: Run) -> Iterator[bytes]:
-    """The lines of each query as one block of bytes."""
+    """Yield the lines of each query as one block of bytes."""
     for query_id, ranking in run.rankings.items():
         doc_ids, words = ranking.doc_ids, [query_id, run.tag, *ranking.doc_ids]
         line = " ".join(words)
@@ -355,7 +359,7 @@ class RunSubset(PartOfCollection):
         self.digest = digest(sorted(self.ids))
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of the shard that occur in the run."""
+        """Return the documents of the shard that occur in the run."""
         return _SelectedDocs(self._whole.docs(shard), self.ids)
 
 

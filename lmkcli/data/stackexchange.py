@@ -19,7 +19,7 @@ _OTHER = re.compile(
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of Posts.xml. Raises DataError for another table."""
+    """Return whether the first bytes of a file are those of Posts.xml. Raises DataError for another table."""
     if other := _OTHER.match(head):
         raise DataError(
             f"the table {other[1].decode()} of a Stack Exchange dump; name its Posts.xml"
@@ -28,7 +28,7 @@ def is_dump(head: bytes) -> bool:
 
 
 def parse_post(line: bytes, where: str) -> Record | None:
-    """The record of a line: id, title, text (of the HTML), kind, tags and parent.
+    """Return the record of a line: id, title, text (of the HTML), kind, tags and parent.
 
     None for lines and posts without a question or an answer. Raises DataError for a damaged line.
     """
@@ -59,7 +59,7 @@ def parse_post(line: bytes, where: str) -> Record | None:
 
 
 def _page_text(body: str) -> str:
-    """The text of a body in HTML; '' if it has only pictures."""
+    """Return the text of a body in HTML; '' if it has only pictures."""
     if "<" not in body:
         return html.unescape(body).strip()
     read_page: FileReader = catalog.READERS.load("html")

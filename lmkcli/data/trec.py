@@ -21,7 +21,7 @@ _XML_IDS = ("number", "num", "id", "identifier", "qid", "topicid", "topic_id", "
 
 
 def read_topics(path: Path, encoding: str = "") -> list[Record]:
-    """The topics of a file, compressed or not, as records. Raises DataError if there are none."""
+    """Return the topics of a file, compressed or not, as records. Raises DataError if there are none."""
     with open_stream(path, encoding) as stream:
         data = stream.file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
@@ -44,7 +44,7 @@ def read_topics(path: Path, encoding: str = "") -> list[Record]:
 
 
 def _classic_topic(block: str) -> Record:
-    """The fields of a topic between <top> and </top>; of a repeated field, the first one."""
+    """Return the fields of a topic between <top> and </top>; of a repeated field, the first one."""
     topic: Record = {}
     for tag, text in TOPIC_FIELD.findall(block):
         name = tag.lower()
@@ -53,7 +53,7 @@ def _classic_topic(block: str) -> Record:
 
 
 def _xml_topics(text: str, path: Path) -> list[Record]:
-    """The topics of an XML file. The first kind of element that has ids contains them."""
+    """Return the topics of an XML file. The first kind of element that has ids contains them."""
     try:
         root = ElementTree.fromstring(text.lstrip())
     except ElementTree.ParseError as error:
@@ -66,7 +66,9 @@ def _xml_topics(text: str, path: Path) -> list[Record]:
 
 
 def _xml_topic(element: ElementTree.Element) -> Record:
-    """The fields of a topic: its id from an attribute or an element, and its elements by their names."""
+    """Return the fields of a topic: its id from an attribute or an element, and its
+    elements by their names.
+    """
     fields = {
         tag.lower() if tag.lower() in QUERY_TEXT_FIELDS else tag: " ".join("".join(parts).split())
         for tag, parts in ((each.tag, each.itertext()) for each in element)

@@ -605,7 +605,7 @@ def _opened(
 
 
 def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
-    """The settings of one side that `open_forward` reads."""
+    """Return the settings of one side that `open_forward` reads."""
     pooler = open_pooler(side.pool)
     head = (side.pool if pooler.module else "", pooler.reductions)
     model = (side.model, side.revision, side.weights, side.trust_remote_code)

@@ -104,7 +104,7 @@ class Estimator:
         return Estimate(disk * shards, counted.positions / pace * shards if pace else 0.0)
 
     def _opened(self, job: CollectionJob) -> Encoder[Any]:
-        """The encoder of a job, with the model of the last job if it is the same."""
+        """Return the encoder of a job, with the model of the last job if it is the same."""
         side, loaded = job.resolved.recipe.doc, [self._last] if self._last else []
         encoder = open_encoder(side, job.resolved.folder, job.settings, loaded)
         forward = encoder.runner.forward
@@ -115,7 +115,9 @@ class Estimator:
         return self._last
 
     def _read(self, job: CollectionJob, encoder: Encoder[Any]) -> tuple[Iterable[DocBlock], int]:
-        """The tokens of a sample, and the number of shards of the collection; the sample is one of them."""
+        """Return the tokens of a sample, and the number of shards of the collection; the sample is one of
+        them.
+        """
         if isinstance(job.source, Tokens):
             shard, name = Shard(0, 1 + job.source.docs // _QUICK_DOCS), str(job.source.folder)
             if name not in self._tokens:
@@ -210,7 +212,7 @@ def _count(
 
 
 def _disk(job: CollectionJob, counted: _Counted, vector_bytes: float) -> int:
-    """The bytes of the vectors and texts of the documents that were counted."""
+    """Return the bytes of the vectors and texts of the documents that were counted."""
     stored = counted.text if job.settings.store_text else 0
     return round(stored + counted.vectors * vector_bytes)
 

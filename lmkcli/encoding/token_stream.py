@@ -103,7 +103,9 @@ class _Step(NamedTuple):
 
 
 def _characters(step: _Step) -> int:
-    """The characters of a block, or its tokens if there are more: a tokens folder may have no texts."""
+    """Return the characters of a block, or its tokens if there are more: a tokens folder
+    may have no texts.
+    """
     docs = step.block.docs
     characters = sum(len(doc.text) + len(doc.title) for doc in docs)
     return max(characters, len(step.block.tokens.ids)) + 64 * len(docs)
@@ -120,7 +122,7 @@ class _Reading:
     workers: int
 
     def can_move(self) -> bool:
-        """Whether another process should read the source, and can."""
+        """Return whether another process should read the source, and can."""
         here = isinstance(self.source, Collection) and not self.source.can_move()
         if here or not self.workers:
             return False
@@ -189,5 +191,5 @@ def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> Non
 
 
 def documents_of(done: int, total: int | None) -> str:
-    """The documents of a job for people: '12 of 80 documents', or '12 documents' if 80 is unknown."""
+    """Return the documents of a job for people: '12 of 80 documents', or '12 documents' if 80 is unknown."""
     return counted(done, "document") if total is None else f"{done:,} of {total:,} documents"

@@ -39,7 +39,7 @@ class Stratum(NamedTuple):
 
 
 def words(text: str) -> int:
-    """The number of words in a text."""
+    """Return the number of words in a text."""
     return sum(1 for _ in _WORD.finditer(text))
 
 
@@ -80,7 +80,7 @@ def values_of(
 
 
 def token_counter(model: str) -> Callable[[str], int]:
-    """A function that counts the content tokens of a text. Raises UsageError without a model."""
+    """Return a function that counts the content tokens of a text. Raises UsageError without a model."""
     if not model:
         raise UsageError("--by tokens: name the model of the tokenizer, such as --by tokens:minilm")
     from lmkcli.encoding.resolution import resolve  # here: reading tokenizers takes time
@@ -144,12 +144,12 @@ def mean_lengths(qrels: Sequence[Qrel], rel: int, words_of: Mapping[str, int]) -
 
 
 def possible_ids(doc_id: str) -> list[str]:
-    """The judged id, and the id of the document if it is the id of a chunk ('d7#2' is in d7)."""
+    """Return the judged id, and the id of the document if it is the id of a chunk ('d7#2' is in d7)."""
     return list(filter(None, (doc_id, doc_id.rpartition("#")[0])))
 
 
 def strata(values: Mapping[Key, Value], edges: Sequence[float] = ()) -> list[Stratum]:
-    """The queries in groups: a group for each text, or bins of numbers.
+    """Return the queries in groups: a group for each text, or bins of numbers.
 
     A bin [a, b) contains a <= x < b. With `edges`, the last bin has no upper limit. Without edges, the bins
     are the quartiles of the queries, or single numbers if there are at most ten different numbers. Empty
@@ -208,7 +208,7 @@ def _shown(value: float) -> str:
 def score_groups(
     results: Iterable[ScoredRun], groups: Sequence[Stratum], requested: str
 ) -> ScoreTable:
-    """A table of systems x groups for one measure: the mean over a group's queries (a sum for counts).
+    """Return a table of systems x groups for one measure: the mean over a group's queries (a sum for counts).
 
     Each query has the same weight, independent of its collection. The value is None if a system has no run
     on a collection of the group.

@@ -160,14 +160,14 @@ def mean_interval(values: Mapping[str, float], seed: int = 0) -> tuple[float, fl
 
 
 def _differences(baseline: Mapping[str, float], run: Mapping[str, float]) -> NDArray[np.float64]:
-    """The differences of the queries [n]; 0 for ties."""
+    """Return the differences of the queries [n]; 0 for ties."""
     differences = np.array([run[query_id] - baseline[query_id] for query_id in sorted(baseline)])
     differences[np.abs(differences) < _TIE] = 0
     return differences
 
 
 def _t_test(differences: NDArray[np.float64]) -> float:
-    """The p-value of the paired t-test."""
+    """Return the p-value of the paired t-test."""
     if np.ptp(differences) < _TIE:  # no variance: scipy divides by zero, so the limit is given here
         return 0.0 if differences.any() else 1.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
@@ -229,7 +229,7 @@ CORRECTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 
 def correct(p_values: Sequence[float], method: str) -> list[float]:
-    """The p-values of several tests, corrected together, in the given order.
+    """Return the p-values of several tests, corrected together, in the given order.
 
     'holm' and 'bonferroni' limit the probability of any false discovery; 'bh' (Benjamini-Hochberg)
     limits the expected share of false discoveries. UnknownName for another method.

@@ -45,7 +45,7 @@ class Coverage:
 
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
-    """The non-empty rankings of judged queries, in the order of the judgements."""
+    """Return the non-empty rankings of judged queries, in the order of the judgements."""
     rankings = {query_id: run.rankings.get(query_id) for query_id in judgements}
     return {
         query_id: ranking for query_id, ranking in rankings.items() if ranking and ranking.doc_ids
@@ -53,7 +53,7 @@ def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
 
 
 def without_self(run: Run) -> Run:
-    """The run without documents that have the id of their query."""
+    """Return the run without documents that have the id of their query."""
     rankings = {}
     for query_id, ranking in run.rankings.items():
         kept = [row for row, doc_id in enumerate(ranking.doc_ids) if doc_id != query_id]
@@ -66,7 +66,7 @@ def without_self(run: Run) -> Run:
 def cover(
     run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool
 ) -> Coverage:
-    """The coverage of a run as it was read; `cutoffs` has each measure with a cut-off."""
+    """Return the coverage of a run as it was read; `cutoffs` has each measure with a cut-off."""
     hits = sum(
         query_id in ranking.doc_ids and (drop_self or query_id not in judgements[query_id])
         for query_id, ranking in answers(run, judgements).items()
@@ -105,7 +105,7 @@ def cover(
 
 
 def _strangers(answered: Mapping[str, Ranking], judgements: Judgements) -> tuple[str, str] | None:
-    """The first document of the run and the first judged document, if no document is judged."""
+    """Return the first document of the run and the first judged document, if no document is judged."""
     for query_id, ranking in answered.items():
         if not judgements[query_id].keys().isdisjoint(ranking.doc_ids):
             return None

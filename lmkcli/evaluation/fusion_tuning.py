@@ -82,7 +82,7 @@ def tune(runs: Sequence[Run], shares: Sequence[Run] | None, qrels: Iterable[Qrel
 
 
 def _candidates(runs: int, bounded: bool) -> Iterator[Fusion]:
-    """All fusions that are tried, rrf first."""
+    """Yield all fusions that are tried, rrf first."""
     yield Fusion("rrf")
     scales: tuple[Scale, ...] = ("minmax", "zscore", "bounds") if bounded else ("minmax", "zscore")
     for scale, weights in product(scales, _weights(runs)):

@@ -55,11 +55,11 @@ class Scores(Tabular):
         return f"<Scores: {', '.join(values)} ({queries})>"
 
     def __getitem__(self, measure: str) -> float:
-        """The value over all judged queries of a measure, by its printed name."""
+        """Return the value over all judged queries of a measure, by its printed name."""
         return self.aggregated[measure]
 
     def as_columns(self) -> Mapping[str, Any]:
-        """One row per judged query: its id, and a column for each measure."""
+        """Return one row per judged query: its id, and a column for each measure."""
         queries = list(next(iter(self.per_query.values()), ()))
         return {
             "query_id": queries,
@@ -68,7 +68,7 @@ class Scores(Tabular):
 
 
 def parse_measures(names: Sequence[str], rel: int = 1) -> list[Measure]:
-    """The measures of these names in the given order, each once.
+    """Return the measures of these names in the given order, each once.
 
     For a binary measure without a `rel` parameter, documents of grade `rel` and above are relevant, and
     its name contains the grade: with rel=2, 'R@100' is R(rel=2)@100. Counts (NumRet, NumRel) do not
@@ -114,7 +114,7 @@ def _parse(name: str) -> Measure:
 
 
 def described() -> Iterator[tuple[str, str, str]]:
-    """The names of all measures, the first sentence of their description, and their parameters."""
+    """Yield the names of all measures, the first sentence of their description, and their parameters."""
     for name, measure in ir_measures.measures.registry.items():
         text = " ".join((measure.__doc__ or "").split())
         parameters = ", ".join(sorted(getattr(measure, "SUPPORTED_PARAMS", {})))
@@ -122,7 +122,7 @@ def described() -> Iterator[tuple[str, str, str]]:
 
 
 def _at_grade(measure: Measure, rel: int) -> Measure:
-    """The measure with `rel`, unless it has another default or no engine supports the parameter."""
+    """Return the measure with `rel`, unless it has another default or no engine supports the parameter."""
     spec = measure.SUPPORTED_PARAMS.get("rel")
     if rel == 1 or spec is None or spec.default != 1 or "rel" in measure.params:
         return measure
@@ -131,7 +131,7 @@ def _at_grade(measure: Measure, rel: int) -> Measure:
 
 
 def _unknown(name: str) -> UsageError:
-    """The error for an unknown name, with a similar name as a suggestion."""
+    """Return the error for an unknown name, with a similar name as a suggestion."""
     known = sorted(ir_measures.measures.registry)
     head = re.split(r"[@(]", name)[0].strip()
     folded = {measure.lower(): measure for measure in known}
@@ -149,7 +149,7 @@ def _unknown(name: str) -> UsageError:
 
 
 def _parameter_problem(measure: Measure) -> str:
-    """The problem with the parameters; empty if they are valid."""
+    """Return the problem with the parameters; empty if they are valid."""
     known = measure.SUPPORTED_PARAMS
     for key in measure.params:
         if key not in known:
@@ -168,7 +168,7 @@ def _parameter_problem(measure: Measure) -> str:
 
 
 def _in_range(key: str, value: Any) -> bool:
-    """Whether the engines compute a value of the right type without crashing or rounding it."""
+    """Return whether the engines compute a value of the right type without crashing or rounding it."""
     if key in ("cutoff", "rel"):
         return bool(1 <= value < 2**31)
     if key == "gains":
@@ -177,7 +177,7 @@ def _in_range(key: str, value: Any) -> bool:
 
 
 def _engine_problem(measure: Measure) -> str:
-    """The reason why no installed engine can compute the measure; empty if one can."""
+    """Return the reason why no installed engine can compute the measure; empty if one can."""
     if ir_measures.pyndeval.supports(measure):
         return "it needs judgements by subtopic, which lmk does not read"
     able = [each for each in ir_measures.DefaultPipeline.providers if each.supports(measure)]
@@ -314,7 +314,7 @@ def _per_query(
 
 
 def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
-    """The value of a judged query without documents, as in `trec_eval -c`."""
+    """Return the value of a judged query without documents, as in `trec_eval -c`."""
     if measure.NAME == "NumQ":
         return 1.0
     if measure.NAME == "NumRel":
@@ -323,7 +323,7 @@ def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
 
 
 def aggregate(measure: Measure, values: Iterable[float]) -> float:
-    """One value from the values of several queries: the sum for counts, otherwise the mean."""
+    """Return one value from the values of several queries: the sum for counts, otherwise the mean."""
     aggregator = measure.aggregator()
     for value in values:
         aggregator.add(value)

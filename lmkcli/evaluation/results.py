@@ -35,7 +35,7 @@ class ScoredRun:
     """Requested measure -> the computed ir_measures.Measure (R@1000 -> R(rel=2)@1000)."""
 
     def value(self, requested: str) -> float:
-        """The score for a measure, by its requested name."""
+        """Return the score for a measure, by its requested name."""
         return self.scores.aggregated[str(self.measures[requested])]
 
     def by_query(self, requested: str) -> dict[str, float]:
@@ -60,12 +60,12 @@ class ScoreTable:
 
 
 def collections_of(results: Iterable[ScoredRun]) -> list[str]:
-    """The collections of the results, each once, in order."""
+    """Return the collections of the results, each once, in order."""
     return list(dict.fromkeys(result.collection for result in results))
 
 
 def system_names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
-    """A name for each run (path, tag, collection).
+    """Return a name for each run (path, tag, collection).
 
     If all runs are on one collection, the name is the path. On several collections, runs with the same name
     make one row. In this case the name is the tag, if tags distinguish the runs on each collection.
@@ -111,7 +111,7 @@ def row_names(runs: Sequence[Path], tags: Sequence[str]) -> list[str]:
 
 
 def columns_of(collections: Sequence[str]) -> list[Column]:
-    """The columns for collections, in order; the parts of one collection share a column.
+    """Return the columns for collections, in order; the parts of one collection share a column.
 
     Headings are the names of the collections without their common start and end (see `headings`).
     """
@@ -144,7 +144,7 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 
 
 def _whole(collection: str) -> str:
-    """The collection that contains this one as a part, or the collection itself."""
+    """Return the collection that contains this one as a part, or the collection itself."""
     facts = facts_of(collection)
     if facts and "/" in facts.group:
         return facts.group
@@ -153,7 +153,9 @@ def _whole(collection: str) -> str:
 
 
 def _differing(parts: list[str], all_parts: Sequence[list[str]]) -> list[str]:
-    """The components of one name, without the common first and last components of all names; at least one."""
+    """Return the components of one name, without the common first and last components of all names; at least
+    one.
+    """
     limit = min(map(len, all_parts)) - 1
     head = _common(all_parts, limit)
     tail = _common([each[::-1] for each in all_parts], limit - head)
@@ -161,13 +163,13 @@ def _differing(parts: list[str], all_parts: Sequence[list[str]]) -> list[str]:
 
 
 def _common(all_parts: Sequence[list[str]], limit: int) -> int:
-    """The number of components, at most `limit`, that all names start with."""
+    """Return the number of components, at most `limit`, that all names start with."""
     columns = list(zip(*all_parts, strict=False))[:limit]
     return next((n for n, column in enumerate(columns) if len(set(column)) > 1), len(columns))
 
 
 def score_table(results: Sequence[ScoredRun], requested: str) -> ScoreTable:
-    """The table of systems x collections for one measure, followed by the means.
+    """Return the table of systems x collections for one measure, followed by the means.
 
     A result without the measure is a missing value, so the tables of all measures have the same columns.
     Means are over all columns. If the collections are known and belong to several benchmarks, there
@@ -216,7 +218,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def geometric(values: Sequence[float | None]) -> float | None:
-    """The geometric mean: 0 if a value is 0, None if a value is None."""
+    """Return the geometric mean: 0 if a value is 0, None if a value is None."""
     given = [value for value in values if value is not None]
     if len(given) < len(values):
         return None
@@ -224,7 +226,7 @@ def geometric(values: Sequence[float | None]) -> float | None:
 
 
 def best_values(values: Sequence[float | None], measure: str) -> list[bool]:
-    """Whether each value of a column is the best: the highest value, and values that print the same.
+    """Return whether each value of a column is the best: the highest value, and values that print the same.
 
     Counts (NumRet, NumRel, …) and columns with one value have no best value.
     """

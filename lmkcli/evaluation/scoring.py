@@ -71,7 +71,7 @@ def runs_and_qrels(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list
 
 
 def _runs_in(path: Path) -> list[Path]:
-    """The runs with a manifest in a folder, sorted by name. A file is returned unchanged."""
+    """Return the runs with a manifest in a folder, sorted by name. A file is returned unchanged."""
     if not path.is_dir():
         return [path]
     runs = sorted(each for each in path.iterdir() if sidecar(each).is_file())
@@ -81,7 +81,7 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def qrel_sets(runs: Sequence[Path], qrels: Sequence[str]) -> list[QrelSet]:
-    """The judgements for each run.
+    """Return the judgements for each run.
 
     `qrels` are qrels files or collections: one for all runs, or one for each run. Each is read once.
     Without `qrels`, the manifest of each run names its collection. UsageError for another number of
@@ -99,7 +99,7 @@ def qrel_sets(runs: Sequence[Path], qrels: Sequence[str]) -> list[QrelSet]:
 
 
 def _collection_of(run: Path) -> str:
-    """The collection with the queries of a run, from its manifest."""
+    """Return the collection with the queries of a run, from its manifest."""
     if not sidecar(run).is_file():
         raise UsageError(
             f"{run} has no manifest, so its collection is not known: give the judgements with --qrels"
@@ -114,14 +114,14 @@ def _collection_of(run: Path) -> str:
 
 
 def recorded_collection(run: Path) -> str:
-    """The collection with the queries of a run, as its manifest names it; empty without a manifest."""
+    """Return the collection with the queries of a run, as its manifest names it; empty without a manifest."""
     if not sidecar(run).is_file():
         return ""
     return read_manifest(run).facts.collection
 
 
 def qrel_set_of(spelling: str) -> QrelSet:
-    """The judgements of a qrels file or of a collection."""
+    """Return the judgements of a qrels file or of a collection."""
     path = Path(spelling)
     if path.is_file():
         try:
@@ -133,7 +133,7 @@ def qrel_set_of(spelling: str) -> QrelSet:
 
 
 def default_measures(judged_by: Sequence[QrelSet]) -> list[str]:
-    """The reported measures of the collections, or nDCG@10 if the collections have different ones."""
+    """Return the reported measures of the collections, or nDCG@10 if the collections have different ones."""
     usual = {qrel_set.facts.measures if qrel_set.facts else MEASURES for qrel_set in judged_by}
     return list(usual.pop() if len(usual) == 1 else ACROSS)
 
@@ -173,7 +173,7 @@ def score_all(
 
 
 def named_rows(results: list[ScoredRun], names: list[str] | None, program: bool) -> list[ScoredRun]:
-    """The results with the names of their rows.
+    """Return the results with the names of their rows.
 
     These are the given `names`. Without names, rows on one collection get short names (see
     `row_names`), unless the reader is a program.
@@ -190,7 +190,7 @@ def named_rows(results: list[ScoredRun], names: list[str] | None, program: bool)
 
 
 def _tag_of(run: Path) -> str:
-    """The --tag of the `lmk search` that wrote a run; empty if it had no tag or is unknown."""
+    """Return the --tag of the `lmk search` that wrote a run; empty if it had no tag or is unknown."""
     if not sidecar(run).is_file():
         return ""
     return str(read_manifest(run).facts.operation.get("tag") or "")

@@ -180,7 +180,7 @@ def _write_config(saved: Path, base: Path) -> None:
 
 
 def _positions(state: Mapping[str, Tensor]) -> int:
-    """The rows of the table of positions; 0 without one."""
+    """Return the rows of the table of positions; 0 without one."""
     return next((len(value) for name, value in state.items() if name.endswith(_POSITIONS)), 0)
 
 

@@ -23,7 +23,7 @@ class Compacted(Result):
     kept: int
 
     def blocks(self) -> Iterator[Table | str]:
-        """The counts."""
+        """Yield the counts."""
         yield (
             f"{self.output}: generation {self.generation}, {counted(self.written, 'part')} written, "
             f"{self.deleted} deleted, {self.kept} kept for readers"

@@ -61,15 +61,15 @@ class Diagnosed(Result):
         return [check.part for check in self.parts if check.state == "broken"]
 
     def as_json(self) -> Any:
-        """Whether everything works, and the parts with their facts."""
+        """Return whether everything works, and the parts with their facts."""
         return {"works": not self.broken, "parts": [check._asdict() for check in self.parts]}
 
     def as_columns(self) -> Mapping[str, Any]:
-        """One row per part."""
+        """Return one row per part."""
         return columns_of([check._asdict() for check in self.parts])
 
     def blocks(self) -> Iterator[Table | str]:
-        """The table, then commands that fix broken parts and add missing ones."""
+        """Yield the table, then commands that fix broken parts and add missing ones."""
         rows = [[check.part, check.state, check.found] for check in self.parts]
         yield Table(["part", "state", "found"], rows)
         fixes = [check for check in self.parts if check.state in ("broken", "look")]
@@ -105,7 +105,7 @@ class Doctor(Operation[Diagnosed]):
 
 
 def checks(thorough: bool, report: Report) -> Iterator[Check]:
-    """All checks, in the order of the output."""
+    """Yield all checks, in the order of the output."""
     yield from _libraries(thorough, report)
     yield _threads()
     yield Check("memory", State.ok, f"{size(hardware.free_memory())} free")
@@ -174,7 +174,7 @@ def _versions(dependencies: list[programs.Dependency]) -> str:
 
 
 def _few(words: list[str]) -> str:
-    """The first four words, and the number of further ones."""
+    """Return the first four words, and the number of further ones."""
     more = f" and {len(words) - 4} more" if len(words) > 4 else ""
     return ", ".join(words[:4]) + more
 
@@ -198,7 +198,7 @@ def _imported(extra: str, check: Check, report: Report) -> Check:
 
 
 def _modules(extra: str) -> list[str]:
-    """The modules to import for an extra: modules of lmk that need it, or of its libraries."""
+    """Return the modules to import for an extra: modules of lmk that need it, or of its libraries."""
     rows = [row for row in catalog.own_rows() if row.extra == extra]
     if extra in _NOT_IMPORTED:
         return []

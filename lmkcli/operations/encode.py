@@ -46,7 +46,7 @@ class Encoded(Result):
     work: "EncodingWork | None" = None
 
     def as_json(self) -> Any:
-        """The folder and its counts; the number of skipped files or rows if it is not 0.
+        """Return the folder and its counts; the number of skipped files or rows if it is not 0.
 
         Also the work of this command, if it encoded documents: their number, seconds, milliseconds per
         document and peak memory in bytes.
@@ -63,7 +63,7 @@ class Encoded(Result):
         return values
 
     def blocks(self) -> Iterator[Table | str]:
-        """The counts on one line."""
+        """Yield the counts on one line."""
         counts = self.counts
         share = counts.lost / counts.tokens if counts.tokens else 0.0
         totals = [counted(counts.docs, "document"), counted(counts.tokens, "token")]
@@ -89,12 +89,12 @@ class EncodedUpdate(Encoded):
     removed: int
 
     def as_json(self) -> Any:
-        """The folder, its generation, and the numbers of documents."""
+        """Return the folder, its generation, and the numbers of documents."""
         names = ("generation", "kept", "encoded", "removed", "skipped")
         return {"output": str(self.output), **{name: getattr(self, name) for name in names}}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The generation and the numbers of documents."""
+        """Yield the generation and the numbers of documents."""
         yield (
             f"{self.output}: generation {self.generation}, {self.encoded:,} documents encoded, "
             f"{self.removed:,} removed (a changed one counts as both), {self.kept:,} kept"
@@ -126,7 +126,7 @@ class EncodePlan(Encoded):
         }
 
     def blocks(self) -> Iterator[Table | str]:
-        """The plan with units."""
+        """Yield the plan with units."""
         facts = self.as_json()
         seconds = facts.pop("seconds")
         facts["disk"] = f"{size(facts['disk'])} at most"
@@ -291,7 +291,7 @@ class Encode(
         return Encoded(folder, counts, parts.skipped_count(folder, len(devices)))
 
     def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
-        """The counts of this shard, or of the current generation."""
+        """Return the counts of this shard, or of the current generation."""
         from lmkcli.store.part_reader import sum_counts
 
         mine = _slices(job, folder)
@@ -308,7 +308,7 @@ class Encode(
 
 
 def _slices(job: "CollectionJob", folder: Path) -> list["PartSlice"]:
-    """The parts of this shard, or of the current generation."""
+    """Return the parts of this shard, or of the current generation."""
     from lmkcli.store import parts
 
     updated = parts.read_generation(folder)

@@ -213,7 +213,7 @@ class Evaluated(Result):
         return iter(self.results)
 
     def __len__(self) -> int:
-        """The number of runs."""
+        """Return the number of runs."""
         return len(self.results)
 
     @property
@@ -222,14 +222,14 @@ class Evaluated(Result):
         return self.options.form
 
     def as_json(self) -> Any:
-        """The rows of the table, one value per row if there are several collections or groups."""
+        """Return the rows of the table, one value per row if there are several collections or groups."""
         as_printed = replace(self, options=replace(self.options, form=Format.json))
         (table,) = as_printed.blocks()
         assert isinstance(table, Table)
         return table.as_json()
 
     def blocks(self) -> Iterator[Table | str]:
-        """The tables and the legends of their marks."""
+        """Yield the tables and the legends of their marks."""
         from lmkcli.operations import score_tables
 
         options, results, form = self.options, self.results, self.form
@@ -242,7 +242,7 @@ class Evaluated(Result):
             yield from self._compared()
 
     def _compared(self) -> Iterator[Table | str]:
-        """One row per run, then the tests between runs.
+        """Yield one row per run, then the tests between runs.
 
         Formats for programs have only one of these tables.
         """
@@ -408,7 +408,7 @@ def _plot(results: "list[ScoredRun]", baseline: str | None, path: Path, report: 
 
 
 def _system(results: "list[ScoredRun]", baseline: str) -> str:
-    """The system that --baseline names: by its row, its run, or a unique suffix of its path."""
+    """Return the system that --baseline names: by its row, its run, or a unique suffix of its path."""
     for each in results:
         if baseline == each.system or Path(baseline) == each.run:
             return each.system

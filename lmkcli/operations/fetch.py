@@ -25,7 +25,7 @@ class Fetched(Result):
         return {"collections": list(self.collections), "models": self.models}
 
     def blocks(self) -> Iterator[Table | str]:
-        """A line for each collection and each model."""
+        """Yield a line for each collection and each model."""
         yield from (f"{name}: downloaded" for name in self.collections)
         yield from (f"{name}: {path}" for name, path in self.models.items())
 

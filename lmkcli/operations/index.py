@@ -35,11 +35,11 @@ class Built(Result):
     facts: dict[str, Any]
 
     def as_json(self) -> Any:
-        """The folder and the facts."""
+        """Return the folder and the facts."""
         return {"output": str(self.output), **self.facts}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder, and the numbers that the engine counted."""
+        """Yield the folder, and the numbers that the engine counted."""
         counts = [f"{key} {item:,}" for key, item in self.facts.items() if isinstance(item, int)]
         kind = [f"factory {self.facts['factory']}"] if "factory" in self.facts else []
         yield f"{self.output}: {', '.join([*kind, *counts]) or 'finished'}"
@@ -54,11 +54,11 @@ class ShardDone(Result):
     unfinished: list[int]
 
     def as_json(self) -> Any:
-        """The folder of the shards, and the numbers of the unfinished shards."""
+        """Return the folder of the shards, and the numbers of the unfinished shards."""
         return {"output": str(self.output), "unfinished": self.unfinished}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The shard, and how many others are unfinished."""
+        """Yield the shard, and how many others are unfinished."""
         left = len(self.unfinished)
         rest = f"{counted(left, 'other shard')} unfinished"
         if not left:
@@ -95,7 +95,7 @@ class BuildIndex(Operation[Built], OutputOptions, IndexSettings):
         return catalog.engine_row(self.kind)
 
     def variant(self) -> tuple[str, str]:
-        """The variant of the engine."""
+        """Return the variant of the engine."""
         return self._row.variant, f"--kind {self.kind}"
 
     def ineffective(self, option: Option) -> str:

@@ -62,7 +62,7 @@ class CollectionOptions(Settings):
     offline: Offline = False
 
     def spelling(self, collection: str) -> str:
-        """The spelling of a collection, with the values of --fields and --map-ids."""
+        """Return the spelling of a collection, with the values of --fields and --map-ids."""
         return with_fields(collection, self.fields, self.map_ids)
 
 
@@ -204,7 +204,9 @@ class Destination:
 
 
 def named_paths(operation: Operation[Any]) -> Iterator[str]:
-    """The existing files and folders that an operation reads, including those in options of a collection."""
+    """Yield the existing files and folders that an operation reads, including those in options of a
+    collection.
+    """
     roles = ("collection", "model", "artifact", "run", "file")
     for option in options(type(operation)):
         if option.flag.role not in roles:
@@ -216,7 +218,7 @@ def named_paths(operation: Operation[Any]) -> Iterator[str]:
 
 
 def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
-    """A note for each name of a collection or a model that is also a folder in the current folder."""
+    """Yield a note for each name of a collection or a model that is also a folder in the current folder."""
     for option in options(type(operation)):
         value = getattr(operation, option.name)
         if option.flag.role not in ("collection", "model") or not value:
@@ -232,7 +234,7 @@ def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
 
 
 def _ambiguous(word: str) -> str:
-    """What a word refers to that is the name of a folder and of a known collection; else empty.
+    """Return what a word refers to that is the name of a folder and of a known collection; else empty.
 
     The name of an artifact always refers to the artifact.
     """
@@ -279,7 +281,7 @@ def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
 
 
 def _entry(folder: Path, file: str) -> Path:
-    """The artifact or run of one member, if the folder contains it; else the folder."""
+    """Return the artifact or run of one member, if the folder contains it; else the folder."""
     candidates = (folder / f"{file}{suffix}" for suffix in ("", ".trec", ".trec.gz"))
     return next((path for path in candidates if path.exists()), folder)
 

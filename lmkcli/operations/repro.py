@@ -36,11 +36,11 @@ class Reproduced(Result):
     rows: "tuple[ReproRow, ...]"
 
     def as_json(self) -> Any:
-        """A list of the rows."""
+        """Return a list of the rows."""
         return [row._asdict() for row in self.rows]
 
     def blocks(self) -> Iterator[Table | str]:
-        """The rows without the reasons."""
+        """Yield the rows without the reasons."""
         shown = [[row.what, row.recorded, row.now, _SAME[row.same]] for row in self.rows]
         yield Table(["step", "recorded", "now", "same"], shown)
 
@@ -113,7 +113,7 @@ class Repro(Operation[Reproduced]):
 
 
 def _recorded(what: str) -> "tuple[list[LineageStep], RepeatableEntry | None]":
-    """The steps that made a result, sources first, and its entry if it is in a log."""
+    """Return the steps that made a result, sources first, and its entry if it is in a log."""
     from lmkcli.provenance import lineage, scorelog
 
     path = Path(what)
@@ -227,7 +227,7 @@ def _same_run(entry: "RepeatableEntry") -> "ReproRow":
 
 
 def _runs_code(step: "LineageStep") -> bool:
-    """Whether a model of the step contains code to run. True if the identity does not record this."""
+    """Return whether a model of the step contains code to run. True if the identity does not record this."""
     from lmkcli.artifact.kinds import recorded_recipe
 
     recipe = recorded_recipe(step.made)
@@ -273,7 +273,7 @@ def _in_folder(directory: str, what: str) -> Iterator[None]:
 
 
 def _other_versions(steps: "list[LineageStep]", entry: "RepeatableEntry | None") -> list[str]:
-    """The libraries with other versions than in the recorded steps."""
+    """Return the libraries with other versions than in the recorded steps."""
     from lmkcli.artifact import manifest
     from lmkcli.artifact.kinds import Facts
     from lmkcli.provenance import scorelog
@@ -285,5 +285,5 @@ def _other_versions(steps: "list[LineageStep]", entry: "RepeatableEntry | None")
 
 
 def _is_piped(collection: str) -> bool:
-    """Whether a collection is standard input, with or without options."""
+    """Return whether a collection is standard input, with or without options."""
     return collection.partition(",")[0] == "-"

@@ -26,7 +26,7 @@ Blocks = Iterator[Table | str]
 def means(
     results: "Sequence[ScoredRun]", marks: Marks, letters: Mapping[str, str], form: Format
 ) -> Blocks:
-    """One collection: one row per run, one column per measure."""
+    """Yield one collection: one row per run, one column per measure."""
     names = list(results[0].scores.aggregated)
     columns = [[result.scores.aggregated[name] for result in results] for name in names]
     cells = [_best(column, name) for name, column in zip(names, columns, strict=True)]
@@ -43,7 +43,7 @@ def means(
 def across(
     results: "Sequence[ScoredRun]", marks: Marks, letters: Mapping[str, str], form: Format
 ) -> Blocks:
-    """Several collections: systems x collections with their means, for each measure."""
+    """Yield several collections: systems x collections with their means, for each measure."""
     from lmkcli.evaluation.results import collections_of, columns_of, score_table
 
     grids = [score_table(results, name) for name in results[0].measures]
@@ -69,7 +69,7 @@ def across(
 def groups(
     grids: "Sequence[ScoreTable]", strata: "Sequence[Stratum]", by: str, form: Format
 ) -> Table:
-    """A breakdown: systems x groups of queries, for each measure."""
+    """Return a breakdown: systems x groups of queries, for each measure."""
     counts = [len(each.queries) for each in strata]
     if form in PROGRAMS:
         rows = [
@@ -86,7 +86,7 @@ def groups(
 
 
 def per_query(results: "Sequence[ScoredRun]", form: Format) -> Table:
-    """One row per query; with several collections, a column for the collection."""
+    """Return one row per query; with several collections, a column for the collection."""
     from lmkcli.evaluation.results import collections_of, headings
 
     short = headings(collections_of(results))
@@ -102,7 +102,7 @@ def per_query(results: "Sequence[ScoredRun]", form: Format) -> Table:
 
 
 def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> Table:
-    """One row per test."""
+    """Return one row per test."""
     from lmkcli.evaluation.results import headings
 
     program = form in PROGRAMS
@@ -147,7 +147,7 @@ def _readable(test: "PairedTest") -> dict[str, Any]:
 def marks_of(
     tests: "Sequence[PairedTest]", letters: Mapping[str, str]
 ) -> dict[tuple[str, str, str], str]:
-    """The marks of significant differences.
+    """Return the marks of significant differences.
 
     Without letters, a dagger marks a difference from the baseline. With letters, the marks of a run are the
     letters of all runs with significantly lower scores.
@@ -165,7 +165,7 @@ def marks_of(
 
 
 def legend(tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str) -> str:
-    """The legend of the marks of a table."""
+    """Return the legend of the marks of a table."""
     from lmkcli.evaluation.compare import LEVEL
 
     how = "two-sided paired t-test"
@@ -177,7 +177,9 @@ def legend(tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction
 
 
 def winners_legend(mark: str, tests: int, correction: str) -> str:
-    """The legend of values that are significantly higher than all others; without a mark, there are none."""
+    """Return the legend of values that are significantly higher than all others; without a mark, there are
+    none.
+    """
     from lmkcli.evaluation.compare import LEVEL
 
     how = f"two-sided paired t-test, {CORRECTIONS[correction]} over {tests} tests"
@@ -204,7 +206,7 @@ def notes(results: "Sequence[ScoredRun]", qrel_sets: "Sequence[QrelSet]") -> Ite
 
 
 def _depths(results: "Sequence[ScoredRun]") -> Iterator[str]:
-    """A note for each collection with runs twice as deep as others, if a measure has no cut-off."""
+    """Yield a note for each collection with runs twice as deep as others, if a measure has no cut-off."""
     without_cutoff = [
         name
         for name, measure in results[0].measures.items()
@@ -254,7 +256,7 @@ def _labelled(system: str, letters: Mapping[str, str]) -> str:
 
 
 def _cells(grid: "ScoreTable") -> dict[str, list[Cell]]:
-    """The rows of a grid, with the best value of each column marked."""
+    """Return the rows of a grid, with the best value of each column marked."""
     columns = [
         _best([row[number] for row in grid.rows.values()], grid.measure)
         for number in range(len(grid.columns))
@@ -265,7 +267,7 @@ def _cells(grid: "ScoreTable") -> dict[str, list[Cell]]:
 
 
 def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
-    """One column with its best value marked."""
+    """Return one column with its best value marked."""
     from lmkcli.evaluation.results import best_values
 
     marked = zip(values, best_values(values, measure), strict=True)
@@ -273,7 +275,7 @@ def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
 
 
 def _wide(columns: list[str], rows: list[list[Any]]) -> Table:
-    """A table without its second column, the measure, if all rows have the same measure."""
+    """Return a table without its second column, the measure, if all rows have the same measure."""
     if len({row[1] for row in rows if row[1]}) == 1:
         measure = next(row[1] for row in rows if row[1])
         columns = [f"{columns[0]} ({measure})", *columns[2:]]
@@ -284,7 +286,7 @@ def _wide(columns: list[str], rows: list[list[Any]]) -> Table:
 def _long(
     results: "Sequence[ScoredRun]", grids: "Sequence[ScoreTable]", columns: "Sequence[Column]"
 ) -> Table:
-    """A table with one value per row: all results, and then the means."""
+    """Return a table with one value per row: all results, and then the means."""
     rows: list[list[Any]] = [
         [each.system, each.collection, name, value]
         for each in results

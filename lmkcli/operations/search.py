@@ -155,7 +155,9 @@ class Hits(Searched):
         return replace(self, hits=chosen) if isinstance(chosen, tuple) else chosen
 
     def as_json(self) -> Any:
-        """A list of the hits, each with a snippet of its text or with its best passage and its place."""
+        """Return a list of the hits, each with a snippet of its text or with its best
+        passage and its place.
+        """
         return [
             {
                 "rank": hit.rank,
@@ -170,7 +172,7 @@ class Hits(Searched):
         ]
 
     def as_columns(self) -> Mapping[str, Any]:
-        """The columns of `as_json`, but with the whole texts. They exist without hits, too."""
+        """Return the columns of `as_json`, but with the whole texts. They exist without hits, too."""
         if not self.hits:
             return {name: [] for name in ("rank", "score", "meaning", "id", "title", "text")}
         return columns_of(
@@ -207,7 +209,7 @@ class Hits(Searched):
         return f"<Hits for {self.question!r}: {few or 'none'}{', …' if len(self) > 3 else ''}>"
 
     def blocks(self) -> Iterator[Table | str]:
-        """The hits, each with its text or its best passage."""
+        """Yield the hits, each with its text or its best passage."""
         lines = []
         for hit in self.hits:
             score = f"{hit.score:.2f}" if self.answered is not None else f"{hit.score:.4f}"
@@ -222,7 +224,7 @@ class Hits(Searched):
 
 
 def _wrapped(text: str) -> str:
-    """The text in lines of at most 100 columns, indented, broken between words."""
+    """Return the text in lines of at most 100 columns, indented, broken between words."""
     return textwrap.fill(
         text,
         min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns),
@@ -234,7 +236,7 @@ def _wrapped(text: str) -> str:
 
 
 def _place(passage: "Passage") -> str:
-    """The place of a passage: headings, and its page, lines or characters."""
+    """Return the place of a passage: headings, and its page, lines or characters."""
     where = f"page {passage.page}" if passage.page else ""
     if passage.lines:
         first, last = passage.lines
@@ -249,7 +251,7 @@ def _place(passage: "Passage") -> str:
 
 
 def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
-    """The k best documents of an open index for one question, with texts and best passages.
+    """Return the k best documents of an open index for one question, with texts and best passages.
 
     Raises UsageError for a question without a word or a sign.
     """
@@ -283,7 +285,7 @@ class Session(Searched):
     k: int
 
     def ask(self, question: str) -> Hits:
-        """The best documents for one question."""
+        """Return the best documents for one question."""
         return find(self.index, question, self.k)
 
 
@@ -305,7 +307,7 @@ class SearchedRun(Searched):
     unfindable: int = 0
 
     def as_json(self) -> Any:
-        """The path and the counts; the key `silent` is the number of queries without any hit."""
+        """Return the path and the counts; the key `silent` is the number of queries without any hit."""
         values = super().as_json()
         values["silent"] = values.pop("without_hits")
         return values
@@ -320,7 +322,7 @@ class SearchedRun(Searched):
             yield cut_pairs_note(self.cut_pairs)
 
     def blocks(self) -> Iterator[Table | str]:
-        """The counts."""
+        """Yield the counts."""
         if is_stream(self.output):
             return  # nothing may follow a run on standard output
         queries, lines = counted(self.queries, "query", "queries"), counted(self.lines, "line")
@@ -520,7 +522,7 @@ class Searchable(Protocol):
     several: bool
 
     def claims(self, search: "Search") -> bool:
-        """Whether the arguments name such a thing."""
+        """Return whether the arguments name such a thing."""
 
     def check(self, search: "Search") -> None:
         """Raise UsageError for settings without effect on it."""
@@ -533,7 +535,7 @@ class Searchable(Protocol):
 
 
 def searchables() -> "list[Searchable]":
-    """All of them; first those that a flag selects."""
+    """Return all of them; first those that a flag selects."""
     rows = sorted(catalog.SEARCHABLES.values(), key=lambda row: not row.by_flag)
     return [catalog.SEARCHABLES.load(row.name) for row in rows]
 
@@ -732,7 +734,9 @@ class Search(
         return MemoryBudget(self.max_memory) if self.max_memory else None
 
     def stages(self, indexes: Sequence[Path] = ()) -> "Stages":
-        """The indexes, their fusion and the reranking. `indexes` replace INDEX; they are fused by default."""
+        """Return the indexes, their fusion and the reranking. `indexes` replace INDEX; they are fused by
+        default.
+        """
         from lmkcli.retrieval.fusion import Fusion
         from lmkcli.retrieval.stages import Stages
 
@@ -893,7 +897,9 @@ class Search(
 
 
 def _development(name: str, spelling: str) -> str:
-    """The collection of development queries: a split of the searched collection, or the name of another."""
+    """Return the collection of development queries: a split of the searched collection, or the name of
+    another.
+    """
     if not name:
         raise UsageError("--fuse tune: name a split or a collection, such as tune:dev")
     from lmkcli.data.collection import divided
@@ -920,7 +926,7 @@ def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch[
 
 
 def _as_list(queries: Any) -> "list[str] | list[Query]":
-    """Several questions, or the queries of a table, a dictionary or a collection."""
+    """Return several questions, or the queries of a table, a dictionary or a collection."""
     from lmkcli.data.collection import Collection, Query, open_collection
 
     table = hasattr(queries, "__arrow_c_stream__") and not hasattr(queries, "to_frame")
@@ -982,7 +988,7 @@ class OpenIndex:
         self, queries: Sequence[str], k: int = _SHOWN, where: str | Sequence[str] = ()
     ) -> list[Hits]: ...
     def search(self, queries: Any, k: int = _SHOWN, where: str | Sequence[str] = ()) -> Any:
-        """The k best documents that fulfil all conditions in `where`, such as "year>2000".
+        """Return the k best documents that fulfil all conditions in `where`, such as "year>2000".
 
         For one question, returns its Hits, with titles, texts and best passages. For a list of questions,
         returns a list of Hits. For Query objects, a dictionary of questions by their ids, dictionaries with
@@ -1005,7 +1011,7 @@ class OpenIndex:
         return index.search(asked, k)
 
     def _narrowed(self, where: tuple[str, ...]) -> "Index":
-        """The index without the documents that do not fulfil all conditions."""
+        """Return the index without the documents that do not fulfil all conditions."""
         if not where:
             return self._index
         if self._search.rerank_stage or self._search.searchable:
@@ -1024,11 +1030,11 @@ class OpenIndex:
         return index
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
-        """The stored documents with these ids. Documents without a stored text are left out."""
+        """Return the stored documents with these ids. Documents without a stored text are left out."""
         return self._index.texts(ids)
 
     def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
-        """The best passage of each document for a query, if chunks have vectors of their own."""
+        """Return the best passage of each document for a query, if chunks have vectors of their own."""
         return self._index.passages(query, ids)
 
     def __repr__(self) -> str:
@@ -1047,7 +1053,7 @@ def open_index(index: str | Path, *others: str | Path, **settings: Any) -> OpenI
 
 
 def search(index: str | Path, question: str, k: int = _SHOWN, **settings: Any) -> Hits:
-    """The k best documents for one question; `settings` as in `open_index`.
+    """Return the k best documents for one question; `settings` as in `open_index`.
 
     This opens the index for one call. For several questions, use `open_index`.
     """

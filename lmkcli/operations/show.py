@@ -52,11 +52,11 @@ class Listed(Result):
     rows: list[list[Any]]
 
     def as_json(self) -> Any:
-        """An object per row."""
+        """Return an object per row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def blocks(self) -> Iterator[Table | str]:
-        """The table."""
+        """Yield the table."""
         yield Table(self.columns, self.rows)
 
 
@@ -68,18 +68,18 @@ class Described(Result):
     complete: bool = False  # whether the text includes digests and repetitions
 
     def as_json(self) -> Any:
-        """All facts."""
+        """Return all facts."""
         return self.facts
 
     def blocks(self) -> Iterator[Table | str]:
-        """The facts without digests; the origin comes last. Files have sizes and times for people."""
+        """Yield the facts without digests; the origin comes last. Files have sizes and times for people."""
         facts = dict(self.facts if self.complete else _brief(self.facts))
         if stamp := facts.pop("stamp", None):
             facts["files"] = {name: _file_state(*state) for name, state in stamp.items()}
         yield "\n".join(_lines(facts))
 
     def details(self) -> Iterator[Table | str]:
-        """All facts, as JSON has them."""
+        """Yield all facts, as JSON has them."""
         yield "\n".join(_lines(self.facts))
 
 
@@ -90,23 +90,23 @@ class Log(Result):
     entries: "list[LogEntry]"
 
     def as_json(self) -> Any:
-        """The entries as they are stored."""
+        """Return the entries as they are stored."""
         return self.entries
 
     def as_columns(self) -> Mapping[str, Any]:
-        """A row per entry, a column per measure."""
+        """Return a row per entry, a column per measure."""
         from lmkcli.provenance import description
 
         return Table(*description.log(self.entries, self._measures())).as_columns()
 
     def blocks(self) -> Iterator[Table | str]:
-        """A row per entry, a column per measure."""
+        """Yield a row per entry, a column per measure."""
         from lmkcli.provenance import description
 
         yield Table(*description.log(self.entries, self._measures()[:_MOST_MEASURES]))
 
     def notes(self) -> Iterator[str]:
-        """The number of measures that the table leaves out."""
+        """Yield the number of measures that the table leaves out."""
         if left := len(self._measures()[_MOST_MEASURES:]):
             yield f"{counted(left, 'more measure')} not shown; --json prints all"
 
@@ -168,7 +168,7 @@ class Show(Operation[Result]):
 
 
 def _file(name: str) -> Result:
-    """A run, a score log, or the file of a collection."""
+    """Return a run, a score log, or the file of a collection."""
     from lmkcli.provenance import description
 
     path = Path(name)
@@ -184,7 +184,7 @@ def _file(name: str) -> Result:
 
 
 def _names(name: str) -> Listed:
-    """The entries of a catalog, or the caches."""
+    """Return the entries of a catalog, or the caches."""
     if name == CACHES:
         return _caches()
     if name == MEASURES:
@@ -202,7 +202,9 @@ def _names(name: str) -> Listed:
 
 
 def _caches() -> Listed:
-    """The caches on this machine, with their sizes, their last use if known, and how to remove them."""
+    """Return the caches on this machine, with their sizes, their last use if known, and
+    how to remove them.
+    """
     rows: list[list[Any]] = []
     for name in catalog.CACHES:
         kept: Iterator[caches.Kept] = catalog.CACHES.load(name)()
@@ -250,7 +252,7 @@ def _published(what: str, name: str) -> Result:
 
 
 def _group(name: str) -> Listed:
-    """The collections of a group, with their sizes, measures and licences."""
+    """Return the collections of a group, with their sizes, measures and licences."""
     members = [
         each
         for member in known_collections.members(name)
@@ -291,7 +293,7 @@ def _collection(spelling: str) -> Described:
 
 
 def _brief(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts without digests and repetitions. The most important facts come first."""
+    """Return the facts without digests and repetitions. The most important facts come first."""
     shown = {key: facts[key] for key in _FIRST if key in facts}
     shown |= {key: item for key, item in facts.items() if key not in _LAST}
     shown |= {key: facts[key] for key in _LAST if key in facts}
@@ -306,7 +308,7 @@ def _brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file_state(*state: int) -> str:
-    """The size of a file or folder, and the local time of its last change if that is recorded."""
+    """Return the size of a file or folder, and the local time of its last change if that is recorded."""
     if len(state) < 2 or not state[1]:
         return size(state[0])
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(state[1] / 1e9))
@@ -314,7 +316,7 @@ def _file_state(*state: int) -> str:
 
 
 def _lines(facts: dict[str, Any], depth: int = 0) -> Iterator[str]:
-    """One line per fact; nested facts are indented."""
+    """Yield one line per fact; nested facts are indented."""
     for key, item in facts.items():
         if item in ("", None, {}) or (isinstance(item, list) and not any(e != {} for e in item)):
             continue

@@ -38,12 +38,12 @@ class Tokenized(Result):
     skipped: int = 0  # files or rows that could not be read
 
     def as_json(self) -> Any:
-        """The folder and the statistics, and the number of skipped files or rows if it is not 0."""
+        """Return the folder and the statistics, and the number of skipped files or rows if it is not 0."""
         skipped = {"skipped": self.skipped} if self.skipped else {}
         return {"tokens": str(self.output), **self.statistics, **skipped}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The statistics; shares as percentages."""
+        """Yield the statistics; shares as percentages."""
         rows = [
             [
                 key,
@@ -67,7 +67,7 @@ class Placed(Tokenized):
     encoded: "VectorRows | None" = None  # its vectors, if their dimensions are terms
 
     def as_json(self) -> Any:
-        """The inputs with their ids, tokens and marks; the numbers of vectors and of lost tokens."""
+        """Return the inputs with their ids, tokens and marks; the numbers of vectors and of lost tokens."""
         inputs = [
             {
                 "ids": one.ids.tolist(),
@@ -86,7 +86,7 @@ class Placed(Tokenized):
         return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost, **terms}
 
     def terms(self) -> list[list[tuple[str, float]]]:
-        """The terms of each vector with their weights, the largest first."""
+        """Return the terms of each vector with their weights, the largest first."""
         import numpy as np
 
         found = []
@@ -97,7 +97,9 @@ class Placed(Tokenized):
         return found
 
     def blocks(self) -> Iterator[Table | str]:
-        """The inputs, one per line, with « » around the marked positions; then the terms of each vector."""
+        """Yield the inputs, one per line, with « » around the marked positions; then the terms of each
+        vector.
+        """
         lines = []
         for one in self.placement.inputs:
             marked = set(one.marks.tolist()) if self.how else set()

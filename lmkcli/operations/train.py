@@ -59,12 +59,12 @@ class TrainPlan(Trained):
     scored: bool  # whether development sets are scored
 
     def as_json(self) -> Any:
-        """The counts, and the first placed examples."""
+        """Return the counts, and the first placed examples."""
         shown = [[text._asdict() for text in example] for example in self.rehearsal.shown]
         return {**self.rehearsal._asdict(), "shown": shown}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The placed examples, one per line, then the counts with units."""
+        """Yield the placed examples, one per line, then the counts with units."""
         for number, example in enumerate(self.rehearsal.shown, 1):
             for text in example:
                 gran = f"gran {text.gran}, " if text.gran else ""
@@ -112,7 +112,7 @@ class TrainedEncoder(Trained):
     cut_documents: int = 0
 
     def as_json(self) -> Any:
-        """The folder, the steps, what was cut, and the score on the development sets."""
+        """Return the folder, the steps, what was cut, and the score on the development sets."""
         dev = {"dev": self.dev} if self.dev else {}
         cut = {"cut_queries": self.cut_queries, "cut_documents": self.cut_documents}
         return {
@@ -120,7 +120,7 @@ class TrainedEncoder(Trained):
         }  # fmt: skip
 
     def notes(self) -> Iterator[str]:
-        """A note on texts that were cut."""
+        """Yield a note on texts that were cut."""
         if self.cut_queries or self.cut_documents:
             yield (
                 f"cut, each time that they were read: {counted(self.cut_queries, 'query', 'queries')} "
@@ -128,7 +128,7 @@ class TrainedEncoder(Trained):
             )
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder, the best weights, and how to load the model."""
+        """Yield the folder, the best weights, and how to load the model."""
         best = ""
         if self.measure and self.dev:
             score = f"{self.measure} {self.dev['score']:.4f}"

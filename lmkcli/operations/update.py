@@ -30,11 +30,11 @@ class Updated(Result):
     steps: tuple[Result, ...]
 
     def as_json(self) -> Any:
-        """A list of the steps."""
+        """Return a list of the steps."""
         return [step.as_json() for step in self.steps]
 
     def blocks(self) -> Iterator[Table | str]:
-        """The blocks of the steps."""
+        """Yield the blocks of the steps."""
         for step in self.steps:
             yield from step.blocks()
 
@@ -80,7 +80,9 @@ class Update(Operation[Updated]):
         return Updated(tuple(done))
 
     def _made(self) -> "dict[Path, VectorsManifest | IndexManifest]":
-        """The manifest of each folder. Raises UsageError if it is missing, DataError if it is refused."""
+        """Return the manifest of each folder. Raises UsageError if it is missing,
+        DataError if it is refused.
+        """
         from lmkcli.artifact import manifest
         from lmkcli.artifact.kinds import IndexManifest, VectorsManifest
         from lmkcli.encoding.encoder import refuse_code
@@ -106,7 +108,7 @@ class Update(Operation[Updated]):
         return made
 
     def _step(self, folder: Path, made: "VectorsManifest | IndexManifest") -> Operation[Any]:
-        """The operation that updates one folder."""
+        """Return the operation that updates one folder."""
         from lmkcli.artifact.kinds import VectorsManifest
 
         record = made.facts.operation
@@ -127,7 +129,7 @@ class Update(Operation[Updated]):
 
 
 def needs_code(made: "Manifest") -> bool:
-    """Whether the model of an artifact contains code to run."""
+    """Return whether the model of an artifact contains code to run."""
     from lmkcli.artifact.kinds import recorded_recipe
 
     recipe = recorded_recipe(made)

@@ -39,7 +39,7 @@ class VerifiedVectors(Verified):
     worst: str
 
     def as_json(self) -> Any:
-        """The facts without the worst document."""
+        """Return the facts without the worst document."""
         return {
             "vectors": str(self.vectors),
             "documents": self.documents,
@@ -49,7 +49,7 @@ class VerifiedVectors(Verified):
         }
 
     def blocks(self) -> Iterator[Table | str]:
-        """The counts and the differences."""
+        """Yield the counts and the differences."""
         documents = counted(self.documents, "document")
         yield (
             f"{self.vectors}: {documents} encoded again, least cosine {self.cosine:.6f} (required: "
@@ -75,7 +75,7 @@ class VerifiedIndex(Verified):
     bytes: int
 
     def blocks(self) -> Iterator[Table | str]:
-        """The number of files and their size."""
+        """Yield the number of files and their size."""
         yield f"{self.index}: {counted(self.files, 'file')} unchanged, {size(self.bytes)}"
 
 

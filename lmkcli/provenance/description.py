@@ -56,7 +56,7 @@ _SIDE = (
 
 
 def artifact(path: Path) -> dict[str, Any]:
-    """The kind, recipe, contents, completeness and lineage of a folder."""
+    """Return the kind, recipe, contents, completeness and lineage of a folder."""
     described = manifest.read(path)
     facts = {
         "artifact": f"{described.kind} {path}",
@@ -79,7 +79,7 @@ def artifact(path: Path) -> dict[str, Any]:
 
 
 def _shards(path: Path, described: ShardsManifest) -> dict[str, Any]:
-    """The finished shards of a run or an index."""
+    """Return the finished shards of a run or an index."""
     shards = Shards(path)
     left = shards.unfinished()
     finish = _completion_of(described, left, shards.count) if left else ""
@@ -90,7 +90,7 @@ def _shards(path: Path, described: ShardsManifest) -> dict[str, Any]:
 
 
 def _model(path: Path, described: ModelManifest) -> dict[str, Any]:
-    """The state and the results of a training."""
+    """Return the state and the results of a training."""
     identity = described.identity
     inputs = {
         "base": described.facts.models.doc.model,
@@ -121,12 +121,12 @@ def _model(path: Path, described: ModelManifest) -> dict[str, Any]:
 
 
 def model(name: str) -> dict[str, Any]:
-    """A model folder, or one of lmk's own models."""
+    """Return a model folder, or one of lmk's own models."""
     return {"artifact": f"model {name}", **_declared(name)}
 
 
 def _declared(name: str) -> dict[str, Any]:
-    """The kind of a model, and its recipe without any flags."""
+    """Return the kind of a model, and its recipe without any flags."""
     resolved = resolve(RecipeOptions(model=name), offline=True)
     return {
         "model kind": resolved.folder.kind,
@@ -171,7 +171,9 @@ def _parted(path: Path, described: TokensManifest | VectorsManifest) -> dict[str
 def _unfinished(
     described: TokensManifest | VectorsManifest, state: parts.ArtifactState
 ) -> dict[str, Any]:
-    """The unfinished shards, the number of documents in each, and the command line that completes them."""
+    """Return the unfinished shards, the number of documents in each, and the command line that completes
+    them.
+    """
     if not state.unfinished:
         return {}
     count = described.execution.shards
@@ -185,13 +187,13 @@ def _unfinished(
 
 
 def _completion_of(described: Manifest, unfinished: list[int], count: int) -> str:
-    """The shell line that completes these of `count` shards of an artifact."""
+    """Return the shell line that completes these of `count` shards of an artifact."""
     facts = described.facts
     return completion(facts.command, unfinished, count, facts.directory)
 
 
 def completion(command: list[str], unfinished: list[int], count: int, directory: str = "") -> str:
-    """The shell line that completes these of `count` shards, from the command that started them.
+    """Return the shell line that completes these of `count` shards, from the command that started them.
 
     `directory` is the working directory of that command.
     """
@@ -204,7 +206,7 @@ def completion(command: list[str], unfinished: list[int], count: int, directory:
 
 
 def _without(words: list[str], flag: str, *values: str) -> list[str]:
-    """The words without a flag and its value. If `values` are given, other values of the flag stay."""
+    """Return the words without a flag and its value. If `values` are given, other values of the flag stay."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -313,7 +315,7 @@ def log(entries: "Sequence[LogEntry]", measures: list[str]) -> tuple[list[str], 
 
 
 def _document(judged: str) -> str:
-    """The id of the document of a judged chunk such as 'doc#3'; empty if it is no chunk."""
+    """Return the id of the document of a judged chunk such as 'doc#3'; empty if it is no chunk."""
     return judged.rpartition("#")[0]
 
 

@@ -40,7 +40,7 @@ def write(entry: Mapping[str, Any]) -> Path:
 
 
 def describe_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a log entry, without the parts that are unknown."""
+    """Return the metadata of a log entry, without the parts that are unknown."""
     steps = [LineageStep.from_json(step, entry["run"]) for step in entry["lineage"]]
     metadata: dict[str, Any] = {"schema version": SCHEMA, "tag": _tag(Path(entry["run"]))}
     if steps:
@@ -98,7 +98,7 @@ def _method(steps: list[LineageStep]) -> dict[str, Any]:
 
 
 def _stages(step: LineageStep) -> Iterator[dict[str, Any]]:
-    """The stages of the ranking pipeline that a step adds."""
+    """Yield the stages of the ranking pipeline that a step adds."""
     name, made = Path(step.path).name, step.made
     if isinstance(made, VectorsManifest):
         side = made.identity.recipe.doc.identity()
@@ -113,7 +113,7 @@ def _stages(step: LineageStep) -> Iterator[dict[str, Any]]:
 
 
 def _searched(made: RunManifest, name: str) -> Iterator[dict[str, Any]]:
-    """The fusion and the reranking of a search, if any."""
+    """Yield the fusion and the reranking of a search, if any."""
     how, call = made.identity.search, made.facts.operation
     first = os.path.basename(os.path.normpath(call.get("index") or made.facts.index))
     if "fuse" in how:
@@ -133,7 +133,7 @@ def _searched(made: RunManifest, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _lines(value: Any, indent: str = "") -> Iterator[str]:
-    """The lines of YAML; scalars are in the spelling of JSON, which is valid YAML."""
+    """Yield the lines of YAML; scalars are in the spelling of JSON, which is valid YAML."""
     for key, item in value.items():
         if isinstance(item, dict):
             yield f"{indent}{key}:"

@@ -47,7 +47,7 @@ class LineageStep:
         return self.made.facts.operation
 
     def resolved(self, name: str) -> str:
-        """A path of the command, relative to the working directory of the command."""
+        """Return a path of the command, relative to the working directory of the command."""
         return os.path.normpath(os.path.join(self.made.facts.directory, name))
 
     @property
@@ -61,7 +61,7 @@ class LineageStep:
         return made.facts.collection if isinstance(made, RunManifest) else ""
 
     def as_json(self) -> dict[str, Any]:
-        """The step in a score log."""
+        """Return the step in a score log."""
         made = {"execution": {}, **plain(self.made)}
         sections = {name: made[name] for name in ("kind", "identity", "execution", "facts")}
         return {"path": self.path, **sections, "digest": self.digest, "collection": self.collection}
@@ -74,7 +74,7 @@ class LineageStep:
 
 
 def steps(path: Path) -> list[LineageStep]:
-    """All steps that led to an artifact; its own step is the last. DataError for other files."""
+    """Return all steps that led to an artifact; its own step is the last. DataError for other files."""
     found: dict[str, LineageStep] = {}
     above: dict[str, None] = {}  # the artifacts between the first one and this one
 
@@ -97,7 +97,7 @@ def steps(path: Path) -> list[LineageStep]:
 
 
 def inputs(step: LineageStep) -> list[str]:
-    """The paths of the existing artifacts that it was made from."""
+    """Return the paths of the existing artifacts that it was made from."""
     paths = [
         step.resolved(path) for each in named(step.operation, *INPUTS).values() for path in each
     ]
@@ -111,7 +111,7 @@ def inputs(step: LineageStep) -> list[str]:
 
 
 def read(path: Path) -> LineageStep:
-    """The record of one artifact, and digests of its current contents."""
+    """Return the record of one artifact, and digests of its current contents."""
     if path.is_file():
         return LineageStep(str(path), read_manifest(path), file_digest(path), "")
     described = manifest.read(path)
@@ -119,7 +119,7 @@ def read(path: Path) -> LineageStep:
 
 
 def _digests(path: Path, described: Manifest) -> tuple[str, str]:
-    """The digests of the contents of a folder, and of the documents that it was made from.
+    """Return the digests of the contents of a folder, and of the documents that it was made from.
 
     DataError for a model before its training has ended.
     """

@@ -113,7 +113,7 @@ def _settings(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
 
 
 def _own(step: LineageStep) -> OpenMapping:
-    """The identity without the fields that other rows compare."""
+    """Return the identity without the fields that other rows compare."""
     chained = _CHAINED.get(step.made.kind, set())
     identity: OpenMapping = plain(step.made.identity)
     kept = {key: value for key, value in identity.items() if key not in chained}
@@ -148,7 +148,7 @@ def _contents(then: LineageStep, now: LineageStep, tolerance: float) -> ReproRow
 
 
 def _weights(one: Path, other: Path) -> str:
-    """The largest difference between the weights of two models, in words."""
+    """Return the largest difference between the weights of two models, in words."""
     try:
         before, after = (_arrays(path) for path in (one, other))
     except (OSError, SafetensorError) as error:
@@ -169,7 +169,7 @@ def _arrays(path: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def _unchanged(step: LineageStep) -> bool:
-    """Whether the recorded artifact still exists with the recorded contents."""
+    """Return whether the recorded artifact still exists with the recorded contents."""
     path = Path(step.path)
     if not (path.exists() and outputs.is_artifact(path)):
         return False
@@ -193,7 +193,7 @@ def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
 
 
 def least_cosine(one: Vectors[Any], other: Vectors[Any]) -> float | None:
-    """The least cosine between the vectors of two artifacts, paired by document and order.
+    """Return the least cosine between the vectors of two artifacts, paired by document and order.
 
     None if the documents or their numbers of vectors differ.
     """
@@ -214,7 +214,7 @@ def least_cosine(one: Vectors[Any], other: Vectors[Any]) -> float | None:
 
 
 def _cosine(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    """The least cosine between rows i of two matrices [n, dim]; of equal rows, also zeros, it is 1."""
+    """Return the least cosine between rows i of two matrices [n, dim]; of equal rows, also zeros, it is 1."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     dots = np.einsum("ij,ij->i", one, other)
@@ -234,7 +234,7 @@ def _rankings(row: ReproRow, one: Path, other: Path, tolerance: float) -> ReproR
 
 
 def gap(one: Ranking, other: Ranking) -> float:
-    """The largest difference of scores between two rankings of one query, by rank and by document.
+    """Return the largest difference of scores between two rankings of one query, by rank and by document.
 
     If a document is missing in one ranking, the last score of that ranking is used.
     """
@@ -262,7 +262,7 @@ def scores(then: RepeatableEntry, now: RepeatableEntry, tolerance: float) -> lis
 
 
 def versions(then: Facts, now: Facts) -> list[str]:
-    """The software with another version: 'torch 2.12.0 then, 2.13.0 now'."""
+    """Return the software with another version: 'torch 2.12.0 then, 2.13.0 now'."""
 
     def flat(facts: Facts) -> dict[str, str]:
         return {"lmk": facts.lmk, "Python": facts.python, **facts.packages}
@@ -290,5 +290,5 @@ def _suspects(then: LineageStep, now: LineageStep) -> str:
 
 
 def first_difference(rows: Iterable[ReproRow]) -> ReproRow | None:
-    """The first row with a difference, in the order of the steps."""
+    """Return the first row with a difference, in the order of the steps."""
     return next((row for row in rows if row.same is False), None)

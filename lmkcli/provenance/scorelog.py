@@ -80,7 +80,7 @@ def entry_of(
     judgements: Iterable[Qrel],
     call: Call,
 ) -> dict[str, Any]:
-    """The entry of an evaluation, as JSON values.
+    """Return the entry of an evaluation, as JSON values.
 
     `qrels` is the given source of the judgements; None is the collection of the run's queries. `call` is
     the command.
@@ -154,7 +154,7 @@ def append(log: Path, entries: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _last_line(file: BinaryIO, end: int) -> int:
-    """The position after the last newline of a file of `end` bytes."""
+    """Return the position after the last newline of a file of `end` bytes."""
     while end:
         start = max(0, end - _BLOCK)
         file.seek(start)
@@ -166,7 +166,7 @@ def _last_line(file: BinaryIO, end: int) -> int:
 
 
 def _is_cut_off(line: bytes) -> bool:
-    """Whether a line is the start of an entry; its process was killed while it wrote the line."""
+    """Return whether a line is the start of an entry; its process was killed while it wrote the line."""
     if not line or line.endswith(b"\n") or line[: len(_START)] != _START[: len(line)]:
         return False
     try:
@@ -182,7 +182,8 @@ def qrels_digest(judgements: Iterable[Qrel]) -> str:
 
 
 def read(log: Path) -> list[LogEntry]:
-    """All entries, without the start of a line that another process is writing, or that a killed one left.
+    """Return all entries, without the start of a line that another process is writing, or that a killed one
+    left.
 
     Raises DataError for an unreadable line, or if there are no entries.
     """
@@ -220,12 +221,12 @@ def steps_of(entry: LogEntry, where: str) -> list[lineage.LineageStep]:
 
 
 def facts(entry: Mapping[str, Any], where: str = "the entry of the log") -> Facts:
-    """The versions, hardware and time of an evaluation; DataError if one of them is missing."""
+    """Return the versions, hardware and time of an evaluation; DataError if one of them is missing."""
     return decode(entry, Facts, where, "evaluate the run again")
 
 
 def pick(spelling: str) -> LogEntry:
-    """The entry 'scores.jsonl#2' (the first is 1); a log with one entry needs no number."""
+    """Return the entry 'scores.jsonl#2' (the first is 1); a log with one entry needs no number."""
     name, _, number = spelling.rpartition("#") if "#" in spelling else (spelling, "", "")
     entries = read(Path(name))
     if is_digits(number) and 1 <= int(number) <= len(entries):
@@ -238,7 +239,7 @@ def pick(spelling: str) -> LogEntry:
 
 
 def setting(entry: LogEntry, name: str) -> Any:
-    """The value of a flag such as 'gran' or 'ef-search' in the last step that has it, or None.
+    """Return the value of a flag such as 'gran' or 'ef-search' in the last step that has it, or None.
 
     The identity of a step has precedence over its operation, because it contains the value of 'auto'.
     """
@@ -252,7 +253,7 @@ def setting(entry: LogEntry, name: str) -> Any:
 
 
 def _find(value: Any, key: str) -> Any:
-    """The first value of a key at any depth. In a recipe, the document side comes first."""
+    """Return the first value of a key at any depth. In a recipe, the document side comes first."""
     if not isinstance(value, dict):
         return None
     if key in value:
@@ -261,14 +262,14 @@ def _find(value: Any, key: str) -> Any:
 
 
 def judged_by(entry: LogEntry) -> str:
-    """The collection or the qrels file with the judgements of an entry."""
+    """Return the collection or the qrels file with the judgements of an entry."""
     steps = entry.get("lineage")
     collection = steps[-1]["facts"].get("collection", "") if steps else ""
     return str(entry.get("qrels") or collection)
 
 
 def as_number(value: Any) -> float | None:
-    """The number of a setting or of its text; None if it is not a number."""
+    """Return the number of a setting or of its text; None if it is not a number."""
     try:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -87,7 +87,7 @@ class FilteredIndex:
         return depth if self._deepest is None else min(depth, self._deepest)
 
     def _accepted(self, ranking: Ranking, k: int) -> Ranking:
-        """The first k accepted documents of a ranking."""
+        """Return the first k accepted documents of a ranking."""
         names = enumerate(ranking.doc_ids)
         places = [*islice((place for place, name in names if self._accepts(name)), k)]
         return Ranking([ranking.doc_ids[place] for place in places], ranking.scores[places])
@@ -124,7 +124,7 @@ class OpenedCollections:
         self._known: dict[str, Collection] = {}
 
     def current(self, now: Collection) -> Collection:
-        """The collection of this name that was read before if its files are the same, else `now`."""
+        """Return the collection of this name that was read before if its files are the same, else `now`."""
         known = self._known.get(now.name)
         if known is None or known.file_stats() != now.file_stats():
             known = self._known[now.name] = now
@@ -138,7 +138,8 @@ def filtered(
     settings: OpenSettings,
     opened: OpenedCollections | None = None,
 ) -> FilteredIndex:
-    """An index of the indexes in `stages`, opened with these settings, whose hits fulfil all conditions.
+    """Return an index of the indexes in `stages`, opened with these settings, whose hits fulfil all
+    conditions.
 
     `opened` keeps the metadata for other conditions.
 
@@ -159,7 +160,7 @@ def filtered(
 def recorded_collection(
     parts: Mapping[str, Artifact[Manifest] | None], moved: str = ""
 ) -> Collection:
-    """The collection that indexes record, by their names; an artifact is None if lmk did not make it.
+    """Return the collection that indexes record, by their names; an artifact is None if lmk did not make it.
 
     `moved` is the new location of the vectors of the indexes, if they were moved.
 
@@ -198,7 +199,9 @@ def recorded_collection(
 
 
 def _origin(artifact: Artifact[Manifest], moved: str) -> Origin | None:
-    """The collection of vectors or of an index, and the state of its files; None if none is recorded."""
+    """Return the collection of vectors or of an index, and the state of its files; None
+    if none is recorded.
+    """
     described, folder = artifact.manifest, artifact.folder
     if isinstance(described, VectorsManifest):
         generation = read_generation(folder)

@@ -52,7 +52,7 @@ class Fusion:
 
     @classmethod
     def from_identity(cls, identity: Mapping[str, Any]) -> "Fusion":
-        """The fusion that a run records."""
+        """Return the fusion that a run records."""
         return cls(**{**identity, "weights": tuple(identity.get("weights", ()))})
 
     @property
@@ -72,7 +72,7 @@ class Fusion:
         return {"method": "linear", "weights": list(self.weights), "scale": self.scale}
 
     def __str__(self) -> str:
-        """The notation that `parse` reads, with the fewest digits that give the same weights."""
+        """Return the notation that `parse` reads, with the fewest digits that give the same weights."""
         weights = ",".join(np.format_float_positional(each, trim="-") for each in self.weights)
         return (
             f"rrf:{self.k}" if self.method == "rrf" else ":".join(filter(None, ("linear", weights)))
@@ -143,7 +143,7 @@ class FusedIndex:
 
 
 def shares_of(index: Index, run: Run, queries: Sequence[Query]) -> Run:
-    """A run with each score as its share of the greatest possible score for the query.
+    """Return a run with each score as its share of the greatest possible score for the query.
 
     Raises UsageError if the index does not know that score.
     """
@@ -214,7 +214,7 @@ def _sum(
 
 
 def _floor(scaled: dict[str, float], scale: Scale) -> float:
-    """The score of a document that a ranking lacks: the lowest one, below equal ones."""
+    """Return the score of a document that a ranking lacks: the lowest one, below equal ones."""
     if scale == "bounds":
         return 0.0
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)

@@ -81,7 +81,7 @@ class WeighsWords(Protocol):
 
 
 def query_words(index: object, question: str) -> QueryWords:
-    """The words of a question that matter; without weights if the index does not know any."""
+    """Return the words of a question that matter; without weights if the index does not know any."""
     return index.query_words(question) if isinstance(index, WeighsWords) else QueryWords(question)
 
 
@@ -225,7 +225,7 @@ class FindsChunks(Index, Protocol):
 
 
 def _fields(*parts: str) -> tuple[str, ...]:
-    """The fields of OpenSettings that these parts of a search use."""
+    """Return the fields of OpenSettings that these parts of a search use."""
     fields = options(OpenSettings)
     return tuple(field.name for field in fields if {*parts} & {*field.flag.only.split()})
 

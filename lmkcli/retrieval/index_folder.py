@@ -136,7 +136,7 @@ def write_record(folder: Path, facts: OpenMapping, of: InputState, at: str) -> I
 
 
 def _digest(identity: IndexIdentity, facts: OpenMapping, of: InputState) -> str:
-    """The digest of an index: of its settings and its input."""
+    """Return the digest of an index: of its settings and its input."""
     of_vectors = [of.digest, of.numbering] if isinstance(of, VectorsState) else ["", []]
     inputs = [facts.get("collection", ""), *of_vectors]
     return manifest.digest({"identity": plain(identity), "of": inputs})

@@ -168,7 +168,7 @@ class IndexJob(Generic[AnyInput]):
                 (self.folder / LOCK_FILE).unlink(missing_ok=True)
 
     def _finished(self) -> IndexRecord | None:
-        """The record of the finished index, if it exists. Raises Mismatch if its input has changed."""
+        """Return the record of the finished index, if it exists. Raises Mismatch if its input has changed."""
         if record := read_record(self.folder):
             self.given.check_same(record.of, self.folder)
             self.engine.check_contents(self.given, self.folder)
@@ -268,7 +268,7 @@ class IndexJob(Generic[AnyInput]):
         return self._record(facts, self.given.state(), at)
 
     def _shards(self) -> Shards | None:
-        """The shards of this index, if any exist. Raises Mismatch for the shards of another index."""
+        """Return the shards of this index, if any exist. Raises Mismatch for the shards of another index."""
         if not self.engine.in_shards:
             return None
         return Shards.find(self.folder, self._shards_identity)

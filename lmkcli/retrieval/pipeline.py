@@ -99,7 +99,7 @@ def open_all(
 
 
 def _reranker_setting_names(stages: Stages) -> set[str]:
-    """The settings that have an effect on the reranker."""
+    """Return the settings that have an effect on the reranker."""
     if stages.rerank_model is not None:
         return {"trust_remote_code", "dtype"}
     if stages.rerank is None:
@@ -108,7 +108,7 @@ def _reranker_setting_names(stages: Stages) -> set[str]:
 
 
 def _setting_names(path: Path, stages: Stages) -> set[str]:
-    """The settings that have an effect on the index or run at `path`."""
+    """Return the settings that have an effect on the index or run at `path`."""
     if path not in stages.artifacts:
         return set(FEEDBACK_FIELDS) if foreign_engine(path) else set()
     described = stages.artifacts[path].manifest
@@ -176,7 +176,7 @@ def _open_built(index: BuiltIndex, settings: OpenSettings) -> Index:
 
 
 def foreign_engine(folder: Path) -> str:
-    """The engine whose library made the index in a folder without a manifest; empty if none did."""
+    """Return the engine whose library made the index in a folder without a manifest; empty if none did."""
     if (folder / manifest.NAME).is_file():
         return ""
     rows = catalog.ENGINES.items()

@@ -112,7 +112,7 @@ class Relevant(NamedTuple):
     unfindable: tuple[str, ...] = ()
 
     def note(self, path: str) -> str:
-        """A line about those that cannot be found; empty if there are none."""
+        """Return a line about those that cannot be found; empty if there are none."""
         if not self.unfindable:
             return ""
         return (
@@ -212,7 +212,7 @@ def read_manifest(path: Path) -> RunManifest:
 
 
 def cut_note(cut: int, queries: int) -> str:
-    """A line about queries that a model read only in part."""
+    """Return a line about queries that a model read only in part."""
     return (
         f"{cut:,} of {counted(queries, 'query', 'queries')} cut: longer than the limit for queries "
         "(--query-max-length of lmk encode)"
@@ -220,7 +220,7 @@ def cut_note(cut: int, queries: int) -> str:
 
 
 def cut_pairs_note(cut: int) -> str:
-    """A line about documents that a cross-encoder read only in part."""
+    """Return a line about documents that a cross-encoder read only in part."""
     return (
         f"{counted(cut, 'pair')} of a query and a document cut: longer together than the limit of the "
         "cross-encoder"

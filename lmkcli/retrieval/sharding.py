@@ -122,7 +122,7 @@ def merge_hits(k: int, left: RowHits, right: RowHits) -> RowHits:
 
 
 def _piece(first: int) -> str:
-    """The file name of the piece for the batch of queries with first number `first`."""
+    """Return the file name of the piece for the batch of queries with first number `first`."""
     return f"{first}.npz"
 
 
@@ -171,7 +171,7 @@ def _read_cut(path: Path, queries: list[Query]) -> frozenset[str]:
 
 
 def sums_to(counts: NDArray[np.int64], length: int, total: int) -> bool:
-    """Whether `counts` has `length` values, none negative, with the sum `total`."""
+    """Return whether `counts` has `length` values, none negative, with the sum `total`."""
     return counts.shape == (length,) and bool((counts >= 0).all() and counts.sum() == total)
 
 

@@ -104,7 +104,7 @@ class Operation(Settings, Generic[Result]):
         self.check_effect(self.changed())
 
     def __repr__(self) -> str:
-        """The call that creates the operation, with the settings that differ from their defaults."""
+        """Return the call that creates the operation, with the settings that differ from their defaults."""
         changed = self.changed()
         chosen = [each for each in options(type(self)) if each.name in changed]
         shown = [
@@ -134,7 +134,7 @@ class Operation(Settings, Generic[Result]):
         raise NotImplementedError
 
     def changed(self) -> frozenset[str]:
-        """The names of the fields that differ from their defaults."""
+        """Return the names of the fields that differ from their defaults."""
         return frozenset(
             option.name
             for option in options(type(self))
@@ -152,7 +152,7 @@ class Operation(Settings, Generic[Result]):
             raise UsageError(f"{', '.join(flags)} has no effect with {reason}; drop it")
 
     def ineffective(self, option: Option) -> str:
-        """The reason why a field has no effect on this variant, such as '--kind bm25'.
+        """Return the reason why a field has no effect on this variant, such as '--kind bm25'.
 
         Empty if it has an effect.
         """
@@ -164,20 +164,20 @@ class Operation(Settings, Generic[Result]):
         return flag.ineffective(self) if flag.ineffective else ""
 
     def variant(self) -> tuple[str, str]:
-        """The variant of the command, in the words of `Flag.only`, and the flag that selects it."""
+        """Return the variant of the command, in the words of `Flag.only`, and the flag that selects it."""
         return "", ""
 
     def changed_to(self, **values: Any) -> Self:
-        """The same operation with other values in some fields."""
+        """Return the same operation with other values in some fields."""
         return replace(self, **values)
 
     def as_json(self) -> dict[str, Any]:
-        """All settings as JSON values, without consents and secrets. `from_json` reads them."""
+        """Return all settings as JSON values, without consents and secrets. `from_json` reads them."""
         kept = (each for each in options(type(self)) if each.flag.role not in ("consent", "secret"))
         return self._as_json(kept)
 
     def record(self) -> dict[str, Any]:
-        """The settings that describe the artifact of the operation, as its manifest stores them."""
+        """Return the settings that describe the artifact of the operation, as its manifest stores them."""
         kept = (each for each in options(type(self)) if each.flag.role not in _OF_A_CALL)
         return self._as_json(kept)
 
@@ -241,7 +241,7 @@ class Operation(Settings, Generic[Result]):
         return cls(**{name: _read(known[name], text) for name, text in texts.items()}, **values)
 
     def words(self) -> list[str]:
-        """The words of a command line for this operation, starting with the verb."""
+        """Return the words of a command line for this operation, starting with the verb."""
         words, arguments = [self.verb], []
         for option in options(type(self)):
             value = _plain(getattr(self, option.name))
@@ -259,12 +259,12 @@ class Operation(Settings, Generic[Result]):
         )
 
     def command_line(self) -> str:
-        """The command line as a user would type it."""
+        """Return the command line as a user would type it."""
         return shell_line("lmk", *self.words())
 
 
 def operation_kind(record: Mapping[str, Any]) -> type[Operation[Any]]:
-    """The class of a recorded operation. Raises DataError for a name that is unknown to this lmk."""
+    """Return the class of a recorded operation. Raises DataError for a name that is unknown to this lmk."""
     name = record.get("operation")
     if not isinstance(name, str) or name not in VERBS:
         raise DataError(
@@ -300,7 +300,9 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
 
 @cache
 def _with_defaults(kind: Any) -> tuple[tuple[Option, Any], ...]:
-    """All options with their defaults, which are checked once: a grid creates thousands of operations."""
+    """Return all options with their defaults, which are checked once: a grid creates
+    thousands of operations.
+    """
     return tuple(
         (each, None if each.required else _checked(each, each.field.default))
         for each in options(kind, unused=True)
@@ -309,7 +311,7 @@ def _with_defaults(kind: Any) -> tuple[tuple[Option, Any], ...]:
 
 @cache
 def _names(kind: Any) -> tuple[frozenset[str], tuple[str, ...], tuple[Option, ...]]:
-    """The names of all fields, the names of the arguments in their order, and the required fields."""
+    """Return the names of all fields, the names of the arguments in their order, and the required fields."""
     known = options(kind, unused=True)
     return (
         frozenset(field.name for field in fields(kind)),
@@ -319,7 +321,9 @@ def _names(kind: Any) -> tuple[frozenset[str], tuple[str, ...], tuple[Option, ..
 
 
 def _meant(kind: type[Operation[Any]], name: str) -> str:
-    """The advice for a setting that an operation does not have: by its meaning first, then its spelling."""
+    """Return the advice for a setting that an operation does not have: by its meaning first, then its
+    spelling.
+    """
     flag = f"--{name.replace('_', '-')}"
     own = options(kind)
     for option in own:
@@ -333,7 +337,7 @@ def _meant(kind: type[Operation[Any]], name: str) -> str:
 
 
 def _words(option: Option) -> list[str]:
-    """The other spellings of a flag as words of Python."""
+    """Return the other spellings of a flag as words of Python."""
     spellings = (option.spelling, *option.flag.aliases.split())
     return [each.removeprefix("--").replace("-", "_") for each in spellings]
 
@@ -343,7 +347,7 @@ def _choices(option: Option) -> str:
 
 
 def _checked(option: Option, value: Any) -> Any:
-    """The value in the type of the field (a path from a string). Raises UsageError for other types."""
+    """Return the value in the type of the field (a path from a string). Raises UsageError for other types."""
     if option.flag.role != "collection":
         return _converted(option, value)
     value = _named(value, option.repeatable)
@@ -389,7 +393,7 @@ def _converted(option: Option, value: Any) -> Any:
 
 
 def _named(value: Any, repeatable: bool) -> Any:
-    """The value of a field with collections: tables and texts of a Python program get names."""
+    """Return the value of a field with collections: tables and texts of a Python program get names."""
     if value is None or isinstance(value, str | Path):
         return value
     several = isinstance(value, list | tuple) and repeatable
@@ -399,7 +403,7 @@ def _named(value: Any, repeatable: bool) -> Any:
 
 
 def _of_several(option: Option) -> str:
-    """The advice for several values of an option that takes one."""
+    """Return the advice for several values of an option that takes one."""
     if option.parse:
         return f"write {option.name}='…' as on the command line"
     role = option.flag.role
@@ -439,7 +443,7 @@ def _from_plain(kind: Any, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value of a field as a JSON value."""
+    """Return the value of a field as a JSON value."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Path | Shard | Size | str):

@@ -90,7 +90,7 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def options(kind: type[Settings], unused: bool = False) -> tuple[Option, ...]:
-    """The fields with a Flag of an operation or of a group of settings; arguments first."""
+    """Return the fields with a Flag of an operation or of a group of settings; arguments first."""
     return _options(kind) if unused else _used_options(kind)  # type: ignore[arg-type]  # classes are hashable
 
 
@@ -112,7 +112,9 @@ def _options(kind: Any) -> tuple[Option, ...]:
 
 
 def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
-    """Each field with its annotation and the class that declares it, which determines its help panel."""
+    """Yield each field with its annotation and the class that declares it, which
+    determines its help panel.
+    """
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         owners = (each for each in kind.__mro__ if field.name in get_annotations(each))
@@ -121,7 +123,7 @@ def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
 
 
 def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type of an Annotated, and its metadata."""
+    """Return the type of an Annotated, and its metadata."""
     if get_origin(annotation) is Annotated:
         kind, *marks = get_args(annotation)
         return kind, tuple(marks)
@@ -129,5 +131,5 @@ def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """The member types of a union, or the type itself."""
+    """Return the member types of a union, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -122,7 +122,7 @@ class EncoderConfig:
             ) from None
 
     def identity(self) -> dict[str, Any]:
-        """The fields that two artifacts must share, as JSON values."""
+        """Return the fields that two artifacts must share, as JSON values."""
         compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         for name, unused in _RECORDED_IF_USED:
             if compared[name] == unused:  # recorded only if they are used
@@ -170,22 +170,22 @@ class Recipe:
         return self.doc, self.query
 
     def identity(self) -> dict[str, Any]:
-        """The compared fields of both sides, as JSON values."""
+        """Return the compared fields of both sides, as JSON values."""
         return {"doc": self.doc.identity(), "query": self.query.identity()}
 
     def located(self) -> ModelLocations:
-        """The locations of the models."""
+        """Return the locations of the models."""
         return ModelLocations(*(ModelLocation(side.model, side.revision) for side in self.sides))
 
     def located_at(self, models: ModelLocations) -> "Recipe":
-        """The same recipe with these locations of its models."""
+        """Return the same recipe with these locations of its models."""
         return Recipe(
             replace(self.doc, model=models.doc.model, revision=models.doc.revision),
             replace(self.query, model=models.query.model, revision=models.query.revision),
         )
 
     def moved(self, model: str) -> "Recipe":
-        """The same recipe with another location of its model. The digests will be checked."""
+        """Return the same recipe with another location of its model. The digests will be checked."""
         return replace(
             self, doc=replace(self.doc, model=model), query=replace(self.query, model=model)
         )

@@ -51,7 +51,7 @@ class Table(NamedTuple):
     title: str = ""
 
     def __str__(self) -> str:
-        """The title, the columns and the rows in aligned columns; numbers are aligned on the right."""
+        """Return the title, the columns and the rows in aligned columns; numbers are aligned on the right."""
         cells = [self.columns, *(list(map(shown, row)) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         numeric = [is_numeric(self.rows, place) for place in range(len(widths))]
@@ -65,7 +65,7 @@ class Table(NamedTuple):
         return "\n".join([self.title, *lines] if self.title else lines)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """One object per row, without marks."""
+        """Return one object per row, without marks."""
         return [dict(zip(self.columns, map(bare, row), strict=True)) for row in self.rows]
 
     def as_columns(self) -> dict[str, list[Any]]:
@@ -74,12 +74,12 @@ class Table(NamedTuple):
 
 
 def bare(value: Any) -> Any:
-    """The value of a table without its mark."""
+    """Return the value of a table without its mark."""
     return value.value if isinstance(value, Cell) else value
 
 
 def shown(value: Any) -> str:
-    """A value of a table as text: floats with four decimals, '-' for None, a mark behind its value."""
+    """Return a value of a table as text: floats with four decimals, '-' for None, a mark behind its value."""
     mark = value.mark if isinstance(value, Cell) else ""
     value = bare(value)
     if value is None:
@@ -94,7 +94,7 @@ def shown(value: Any) -> str:
 
 
 def is_numeric(rows: list[list[Any]], place: int) -> bool:
-    """Whether a column contains numbers only, apart from missing values."""
+    """Return whether a column contains numbers only, apart from missing values."""
     given = [value for value in (bare(row[place]) for row in rows) if value is not None]
     return bool(given) and all(isinstance(value, int | float) for value in given)
 
@@ -111,7 +111,7 @@ class Tabular:
         raise NotImplementedError
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The columns as a pandas DataFrame. Raises MissingExtra if pandas is not installed."""
+        """Return the columns as a pandas DataFrame. Raises MissingExtra if pandas is not installed."""
         try:
             import pandas
         except ModuleNotFoundError as error:
@@ -119,7 +119,7 @@ class Tabular:
         return pandas.DataFrame(dict(self.as_columns()))
 
     def to_polars(self) -> "polars.DataFrame":
-        """The columns as a polars DataFrame. Raises MissingExtra if polars is not installed."""
+        """Return the columns as a polars DataFrame. Raises MissingExtra if polars is not installed."""
         try:
             import polars
         except ModuleNotFoundError as error:
@@ -127,7 +127,7 @@ class Tabular:
         return polars.DataFrame(dict(self.as_columns()), strict=False)
 
     def _repr_html_(self) -> str:
-        """The first rows as HTML, which notebooks show."""
+        """Return the first rows as HTML, which notebooks show."""
         columns = self.as_columns()
         rows = [list(row) for row in islice(zip(*columns.values(), strict=True), _MOST_ROWS)]
         left = max(map(len, columns.values()), default=0) - len(rows)
@@ -135,7 +135,7 @@ class Tabular:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The columns of rows. A value that a row lacks is None."""
+    """Return the columns of rows. A value that a row lacks is None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -190,17 +190,17 @@ class Result(Tabular):
             cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def as_columns(self) -> Mapping[str, Any]:
-        """The rows of `as_json`, or its facts as one row."""
+        """Return the rows of `as_json`, or its facts as one row."""
         facts = self.as_json()
         return columns_of(facts if isinstance(facts, list) else [facts])
 
     def as_json(self) -> Any:
-        """The result as a JSON value."""
+        """Return the result as a JSON value."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {key: str(item) if isinstance(item, Path) else item for key, item in values.items()}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The texts and tables for a terminal, from top to bottom."""
+        """Return the texts and tables for a terminal, from top to bottom."""
         return iter(())
 
     @property
@@ -213,14 +213,14 @@ class Result(Tabular):
         return iter(())
 
     def details(self) -> Iterator[Table | str]:
-        """The blocks that `lmk -v` prints instead of `blocks`."""
+        """Return the blocks that `lmk -v` prints instead of `blocks`."""
         return self.blocks()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.blocks())) or type(self).__name__
 
     def __repr__(self) -> str:
-        """The type, and the first line; or the size of the table."""
+        """Return the type, and the first line; or the size of the table."""
         first = next(self.blocks(), "")
         if isinstance(first, Table):
             columns = ", ".join(first.columns)
@@ -228,5 +228,5 @@ class Result(Tabular):
         return f"<{type(self).__name__}: {first.partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
-        """The texts and tables as HTML, which notebooks show."""
+        """Return the texts and tables as HTML, which notebooks show."""
         return html_of(self.blocks())

@@ -81,7 +81,7 @@ class Settings:
                 object.__setattr__(self, name, parse(str(value)))
 
     def part(self, group: type[Group]) -> Group:
-        """The inherited fields of one group of settings, as an object of that group's class."""
+        """Return the inherited fields of one group of settings, as an object of that group's class."""
         return group(**{field.name: getattr(self, field.name) for field in fields(group)})  # type: ignore[arg-type]
 
 
@@ -142,7 +142,7 @@ def _group(row: catalog.Row, what: str, target: str) -> type[Settings]:
 
 @cache
 def _value_fields(kind: Any) -> tuple[tuple[str, Callable[[str], object]], ...]:
-    """The fields of a group of settings that have a value type, with the parsers of these types."""
+    """Return the fields of a group of settings that have a value type, with the parsers of these types."""
     hints = get_type_hints(kind).items()
     parsers = ((name, map(parser_of, get_args(hint) or (hint,))) for name, hint in hints)
     return tuple((name, parse) for name, found in parsers for parse in found if parse)

@@ -31,7 +31,7 @@ class Annotation(str):
 
 
 def annotation(option: Option) -> Annotation:
-    """The types that the constructor of an operation accepts for a field."""
+    """Return the types that the constructor of an operation accepts for a field."""
     kinds = members(option.kind)
     accepted: list[str] = []
     for kind in kinds:
@@ -68,7 +68,7 @@ def _accepted(kind: Any, option: Option) -> list[str]:
 
 
 def signature(kind: Any) -> inspect.Signature:
-    """The signature of the constructor: arguments, then required settings, then the most used ones."""
+    """Return the signature of the constructor: arguments, then required settings, then the most used ones."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     found = sorted(
@@ -89,7 +89,7 @@ def signature(kind: Any) -> inspect.Signature:
 
 
 def with_settings(function: Any, *kinds: Any, without: str) -> inspect.Signature:
-    """The signature of a function whose `settings` are fields of operations, except some names.
+    """Return the signature of a function whose `settings` are fields of operations, except some names.
 
     If two operations have a field of the same name, the first one declares it.
     """
@@ -122,7 +122,7 @@ def _default(option: Option) -> Any:
 
 
 def described(kind: Any, summary: str) -> str:
-    """The docstring of an operation: its summary, then each setting with its meaning and default."""
+    """Return the docstring of an operation: its summary, then each setting with its meaning and default."""
     lines = [inspect.cleandoc(summary), "", "Args:"]
     known = {each.name: each for each in options(kind)}
     for name in signature(kind).parameters:
@@ -134,5 +134,5 @@ def described(kind: Any, summary: str) -> str:
 
 
 def _as_name(flag: re.Match[str]) -> str:
-    """The name of a field, from its flag."""
+    """Return the name of a field, from its flag."""
     return flag[1].replace("-", "_")

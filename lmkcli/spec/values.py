@@ -115,7 +115,7 @@ class Window(str):
         return self
 
     def as_json(self) -> int | str:
-        """The number of positions, or the text if it is not a number."""
+        """Return the number of positions, or the text if it is not a number."""
         return int(self) if self.isdigit() else str(self)
 
     @property
@@ -151,7 +151,7 @@ class Overlap(str):
         return bool(self.tokens or self.chunks)
 
     def as_json(self) -> int | str:
-        """The number of tokens, or the chunks as '10c'."""
+        """Return the number of tokens, or the chunks as '10c'."""
         return str(self) if self.chunks else self.tokens
 
 

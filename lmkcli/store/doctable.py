@@ -247,7 +247,7 @@ class DocTable:
         self._most_bytes = size
 
     def _group(self, name: str, group: int) -> pa.ChunkedArray:
-        """A column in one row group, which may be in memory already."""
+        """Return a column in one row group, which may be in memory already."""
         if (name, group) in self._kept:
             self._kept.move_to_end((name, group))
             return self._kept[name, group]

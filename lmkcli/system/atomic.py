@@ -141,7 +141,7 @@ def _is_running(process: int) -> bool:
 
 @cache
 def _machine() -> int:
-    """A number for this machine since its start, and for the container that numbers the processes."""
+    """Return a number for this machine since its start, and for the container that numbers the processes."""
     names = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):

@@ -30,14 +30,14 @@ class Kept(NamedTuple):
 
 
 def hub_cache() -> Path:
-    """The folder in which the Hugging Face libraries keep models and datasets."""
+    """Return the folder in which the Hugging Face libraries keep models and datasets."""
     home = os.environ.get("HF_HOME") or f"{_user_cache()}/huggingface"
     cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(os.path.expanduser(os.path.expandvars(cache or f"{home}/hub")))
 
 
 def cached_commits(repository: str, kind: str) -> list[str]:
-    """The commits in the cache of the hub of a repository without a main branch there.
+    """Return the commits in the cache of the hub of a repository without a main branch there.
 
     `kind` is "model" or "dataset". A commit that was downloaded by its name leaves no name of a branch.
     """
@@ -48,12 +48,14 @@ def cached_commits(repository: str, kind: str) -> list[str]:
 
 
 def ir_datasets_cache() -> Path:
-    """The folder in which ir_datasets keeps collections."""
+    """Return the folder in which ir_datasets keeps collections."""
     return Path(os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets")
 
 
 def lmk_cache() -> Path:
-    """The folder for files that lmk derives from models; a temporary folder without a home directory."""
+    """Return the folder for files that lmk derives from models; a temporary folder
+    without a home directory.
+    """
     cache = _user_cache()
     return Path(cache if os.path.isabs(cache) else tempfile.gettempdir()) / "lmk"
 

@@ -14,12 +14,12 @@ from lmkcli.system.programs import run_program
 
 
 def usable_processors() -> int:
-    """The number of logical processors that this process may use (its affinity, else all)."""
+    """Return the number of logical processors that this process may use (its affinity, else all)."""
     return len(_affinity())
 
 
 def physical_cores() -> int:
-    """The number of physical cores of the usable processors; two threads of one core count once.
+    """Return the number of physical cores of the usable processors; two threads of one core count once.
 
     Equal to `usable_processors` on systems that do not report the siblings of a processor.
     """
@@ -48,13 +48,13 @@ def free_memory() -> int:
 
 
 def peak_memory() -> int:
-    """The peak resident memory of this process in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def anonymous_memory() -> int:
-    """The resident memory of this process in bytes, without memory-mapped files.
+    """Return the resident memory of this process in bytes, without memory-mapped files.
 
     The peak resident memory on systems other than Linux.
     """
@@ -126,12 +126,12 @@ print(json.dumps([[each.name, each.total_memory, each.major, each.minor] for eac
 
 
 def gpu_present() -> bool:
-    """Whether this machine has the device file of a GPU that torch might use. Loads no library."""
+    """Return whether this machine has the device file of a GPU that torch might use. Loads no library."""
     return any(True for pattern in _DEVICE_FILES for _ in Path("/dev").glob(pattern))
 
 
 def torch_built_for_cpu() -> bool:
-    """Whether the installed torch was built without GPU support. Does not import torch."""
+    """Return whether the installed torch was built without GPU support. Does not import torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return False

@@ -78,7 +78,9 @@ def not_a_file(path: Path) -> str:
 
 
 def is_descriptor(path: str | Path) -> bool:
-    """Whether a path names a file that this process has open, such as /dev/stdin, directly or by links."""
+    """Return whether a path names a file that this process has open, such as /dev/stdin, directly or by
+    links.
+    """
     place = os.path.expanduser(path)
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(os.path.dirname(os.path.abspath(place)))
@@ -101,7 +103,7 @@ def check_not_pointer(start: bytes | bytearray, path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -163,7 +165,7 @@ def parse_json(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """The largest number of brackets that are open at the same time."""
+    """Return the largest number of brackets that are open at the same time."""
     steps = ((each in ("[", "{")) - (each in ("]", "}")) for each in _BRACKET.findall(text))
     return max(accumulate(steps), default=0)
 
@@ -219,12 +221,12 @@ def read_struct(path: Path, shape: type[Shape], fix: str) -> Shape:
 
 
 def text_like(pattern: str) -> msgspec.Meta:
-    """The regular expression that a text in an annotation matches."""
+    """Return the regular expression that a text in an annotation matches."""
     return msgspec.Meta(pattern=pattern)
 
 
 def int_range(low: int, high: int) -> msgspec.Meta:
-    """The bounds of an integer in an annotation: from `low` up to, but not including, `high`."""
+    """Return the bounds of an integer in an annotation: from `low` up to, but not including, `high`."""
     return msgspec.Meta(ge=low, lt=high)
 
 

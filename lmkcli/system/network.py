@@ -18,12 +18,12 @@ def forbid() -> None:
 
 
 def forbidden() -> bool:
-    """Whether downloads are forbidden: by `forbid`, or by the variable when the process started."""
+    """Return whether downloads are forbidden: by `forbid`, or by the variable when the process started."""
     return os.environ.get(VARIABLE, "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def is_local(address: str) -> bool:
-    """Whether an address names a file, or a server on this machine."""
+    """Return whether an address names a file, or a server on this machine."""
     host = urlsplit(address).hostname or ""
     if "://" not in address or host == "localhost":
         return True

@@ -20,7 +20,7 @@ _MOST_LINKS = 40  # of a path, as in the kernel
 
 
 def descriptor_of(path: Path) -> int | None:
-    """The open descriptor of this process that a path names: -, /dev/stdout, /dev/fd/3; else None."""
+    """Return the open descriptor of this process that a path names: -, /dev/stdout, /dev/fd/3; else None."""
     if path == STANDARD:
         return 1
     for _ in range(_MOST_LINKS):
@@ -36,7 +36,7 @@ def descriptor_of(path: Path) -> int | None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path names a descriptor, a pipe or a device; not a file, a folder or a new name."""
+    """Return whether a path names a descriptor, a pipe or a device; not a file, a folder or a new name."""
     if descriptor_of(path) is not None:
         return True
     try:
@@ -47,7 +47,7 @@ def is_stream(path: Path) -> bool:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Whether writing to a path is writing to the standard output of this process."""
+    """Return whether writing to a path is writing to the standard output of this process."""
     number = descriptor_of(path)
     if number is None or number == 1:
         return number == 1

@@ -91,7 +91,7 @@ class Dependency(NamedTuple):
 
 
 def installed_version(name: str) -> str:
-    """The version of an installed distribution; empty if it is not installed."""
+    """Return the version of an installed distribution; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def installed_version(name: str) -> str:
 
 
 def extras() -> list[str]:
-    """The names of lmk's extras, without old names of others; empty if pip did not install lmk."""
+    """Return the names of lmk's extras, without old names of others; empty if pip did not install lmk."""
     try:
         names = metadata.metadata(LMK).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
@@ -108,7 +108,7 @@ def extras() -> list[str]:
 
 
 def dependencies(extra: str = "") -> Iterator[Dependency]:
-    """The requirements of lmk itself, or those that an extra adds, including the extras it contains."""
+    """Yield the requirements of lmk itself, or those that an extra adds, including the extras it contains."""
     for text in metadata.requires(LMK) or []:
         requirement = Requirement(text)
         if not _belongs(requirement, extra):
@@ -121,7 +121,7 @@ def dependencies(extra: str = "") -> Iterator[Dependency]:
 
 
 def _belongs(requirement: Requirement, extra: str) -> bool:
-    """Whether a requirement belongs to this extra, or to lmk itself if `extra` is empty."""
+    """Return whether a requirement belongs to this extra, or to lmk itself if `extra` is empty."""
     marker = requirement.marker
     if not extra:
         return marker is None or marker.evaluate({"extra": ""})

@@ -159,7 +159,9 @@ class _Process:
 
 
 def _library_output() -> tuple[Any, ...]:
-    """The level below which this process logs nothing; and the form of logs and warnings, if it is lmk's."""
+    """Return the level below which this process logs nothing; and the form of logs and warnings, if it is
+    lmk's.
+    """
     shown = (logging.getLogRecordFactory(), warnings.formatwarning)
     own = all(each.__module__.startswith("lmkcli.") for each in shown)
     return (logging.root.manager.disable, *(shown if own else ()))

@@ -129,7 +129,7 @@ class Analyzer:
         return tail if tail and head in self._elisions else word
 
     def identity(self) -> dict[str, Any]:
-        """All settings that affect terms. Analyzers with equal identities give equal terms."""
+        """Return all settings that affect terms. Analyzers with equal identities give equal terms."""
         stop_words = " ".join(sorted(self._stop_words))
         source = "as given" if self._custom_stop_words else f"lucene-{self.language}"
         return {
@@ -142,7 +142,7 @@ class Analyzer:
         }
 
     def versions(self) -> dict[str, str]:
-        """The versions of the Unicode tables, which determine the class of a character."""
+        """Return the versions of the Unicode tables, which determine the class of a character."""
         return {"unicode": unicodedata.unidata_version, "regex": regex.__version__}
 
 

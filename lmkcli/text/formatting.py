@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: '1 document', '3,894 documents', '2 queries'."""
+    """Return a number with its noun: '1 document', '3,894 documents', '2 queries'."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -50,7 +50,7 @@ def visible(text: str) -> str:
 
 
 def has_control(text: str) -> bool:
-    """Whether a text contains a character that `visible` replaces, a tab or a newline."""
+    """Return whether a text contains a character that `visible` replaces, a tab or a newline."""
     return bool(_UNQUOTABLE.search(text))
 
 

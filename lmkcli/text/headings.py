@@ -76,7 +76,7 @@ class Outline:
             self._parents.append(parent)
 
     def above(self, position: int) -> list[str]:
-        """The headings of the section that contains a position, highest level first.
+        """Return the headings of the section that contains a position, highest level first.
 
         A heading that starts at the position, or contains it, is not included.
         """
@@ -86,7 +86,8 @@ class Outline:
         return self._path(number)
 
     def sections(self, start: int, end: int) -> list[tuple[int, int, list[str]]]:
-        """The sections in a range of characters: their starts and ends in the range, and their headings.
+        """Return the sections in a range of characters: their starts and ends in the range, and their
+        headings.
 
         The headings of a section include its own. The first section can start before the range.
         """
@@ -96,7 +97,7 @@ class Outline:
         return [(*ends, path) for ends, path in zip(pairwise(starts), paths, strict=True)]
 
     def _path(self, number: int) -> list[str]:
-        """The words of a heading and of those above it, highest level first."""
+        """Return the words of a heading and of those above it, highest level first."""
         titles = []
         while number >= 0:
             titles.append(self._headings[number].words)
@@ -105,12 +106,12 @@ class Outline:
 
 
 def _without_closing(words: str) -> str:
-    """The words of a heading after `#` without the closing marks: 'Install ##' -> 'Install'."""
+    """Return the words of a heading after `#` without the closing marks: 'Install ##' -> 'Install'."""
     return _one_line(_CLOSING.sub("", words.strip()))
 
 
 def fenced_blocks(text: str) -> list[tuple[int, int]]:
-    """The spans of fenced blocks; a block that is never closed extends to the end of the text."""
+    """Return the spans of fenced blocks; a block that is never closed extends to the end of the text."""
     blocks: list[tuple[int, int]] = []
     opened: regex.Match[str] | None = None
     for fence in _FENCE.finditer(text):

@@ -94,7 +94,7 @@ class Lines:
 
 
 def interactive() -> Report:
-    """The report for operations that Python code runs: progress and notes on stderr, or silence.
+    """Return the report for operations that Python code runs: progress and notes on stderr, or silence.
 
     It is silent unless stderr is a terminal or the program runs in a notebook.
     """
@@ -105,7 +105,7 @@ def interactive() -> Report:
 
 
 def _in_notebook() -> bool:
-    """Whether the kernel of a notebook runs this program. A terminal of IPython has no kernel."""
+    """Return whether the kernel of a notebook runs this program. A terminal of IPython has no kernel."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
@@ -132,7 +132,7 @@ def _notebook_bar(title: str) -> Iterator[Progress]:
 
 
 def _shown(title: str, state: str, share: float | None) -> dict[str, str]:
-    """The progress of a job in the two forms that notebooks and terminals show."""
+    """Return the progress of a job in the two forms that notebooks and terminals show."""
     text = visible(f"{title} {state}".rstrip())
     value = "" if share is None else f' value="{share:.4f}"'
     return {"text/plain": text, "text/html": f"{escape(text)} <progress{value}></progress>"}

@@ -49,7 +49,7 @@ class QueryWords:
         return _terms_of(self._analyzer, word) if len(word) <= _USUAL else self._analyzer(word)
 
     def weight(self, word: str) -> float:
-        """The weight of a word of a text; 0 for a word that is not in the question."""
+        """Return the weight of a word of a text; 0 for a word that is not in the question."""
         form = word.lower()
         if form not in self._forms:
             self._forms[form] = max(
@@ -58,12 +58,12 @@ class QueryWords:
         return self._forms[form]
 
     def spans(self, text: str) -> list[tuple[int, int, float]]:
-        """The words of a text that are in the question: [begin, end) and weight."""
+        """Return the words of a text that are in the question: [begin, end) and weight."""
         found = ((match, self.weight(match[0])) for match in _WORD.finditer(text))
         return [(*match.span(), weight) for match, weight in found if weight > 0]
 
     def coverage(self, text: str) -> float:
-        """The share of the question, by weight, that a text contains: 0 to 1."""
+        """Return the share of the question, by weight, that a text contains: 0 to 1."""
         total = sum(self.weights.values())
         there = {
             term for word in set(_words(text)) if self.weight(word) for term in self._terms(word)
@@ -75,7 +75,9 @@ class QueryWords:
         )
 
     def forms(self, texts: Iterable[str]) -> list[str]:
-        """The words to mark in texts, in lower case: the forms of the question's terms that matter most."""
+        """Return the words to mark in texts, in lower case: the forms of the question's terms that matter
+        most.
+        """
         least = _LEAST * max(self.weights.values(), default=0.0)
         words: set[str] = set()
         for text in texts:
@@ -117,7 +119,9 @@ def _piece(text: str, place: int, size: int) -> str:
 
 @lru_cache(1 << 16)
 def _terms_of(analyzer: "Analyzer", word: str) -> tuple[str, ...]:
-    """The terms of a word. Analysis takes longer than the rest of marking words, and texts share words."""
+    """Return the terms of a word. Analysis takes longer than the rest of marking words, and texts share
+    words.
+    """
     return tuple(analyzer(word))
 
 

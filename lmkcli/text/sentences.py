@@ -46,7 +46,7 @@ class _Prefixes(NamedTuple):
 
 
 def languages() -> list[str]:
-    """The codes of all languages with a prefix list, sorted."""
+    """Return the codes of all languages with a prefix list, sorted."""
     folder = files("lmkcli.text") / "prefixes"
     return sorted(item.name.removesuffix(".txt") for item in folder.iterdir())
 
@@ -71,7 +71,7 @@ def sentence_spans(text: str, language: str = "en") -> list[tuple[int, int]]:
 
 
 def _lines(text: str, language: str) -> Iterator[tuple[int, int]]:
-    """The spans of sentences and blank lines, without spaces (U+0020) at either end."""
+    """Yield the spans of sentences and blank lines, without spaces (U+0020) at either end."""
     prefixes = _prefixes(language)
     start = len(text) - len(text.lstrip())
     stop = max(start, len(text.rstrip()))
@@ -99,7 +99,9 @@ def _with_newline(match: regex.Match[str]) -> str:
 
 
 def _abbreviates(text: str, start: int, end: int, prefixes: _Prefixes) -> bool:
-    """Whether the dot at the end of the word text[start:end] belongs to an abbreviation or to initials."""
+    """Return whether the dot at the end of the word text[start:end] belongs to an abbreviation or to
+    initials.
+    """
     if _INITIALS.search(text, start, end):
         return True
     before_dots = text[start:end].rstrip(".")[-1:]

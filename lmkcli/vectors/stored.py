@@ -103,7 +103,7 @@ class Vectors(Generic[AnyRows]):
         return f"<{type(self).__name__} {self.folder}: {self.rows} rows of {self.dim} dimensions>"
 
     def __len__(self) -> int:
-        """The number of rows (documents)."""
+        """Return the number of rows (documents)."""
         return self.rows
 
     def _all_slices(self) -> list[parts.PartSlice]:
@@ -258,12 +258,12 @@ class Vectors(Generic[AnyRows]):
         return self.blocks(BLOCK_BYTES)
 
     def numpy(self) -> NDArray[np.float32]:
-        """All vectors in the order of the rows, float32 [vectors, dim]."""
+        """Return all vectors in the order of the rows, float32 [vectors, dim]."""
         blocks = [np.asarray(block.matrix(), np.float32) for block in self]
         return np.concatenate([np.zeros((0, self.dim), np.float32), *blocks])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """All vectors, as `numpy` returns them."""
+        """Return all vectors, as `numpy` returns them."""
         if copy is False:
             raise ValueError("the vectors are in files, so an array of them is a copy")
         return self.numpy() if dtype is None else self.numpy().astype(dtype)

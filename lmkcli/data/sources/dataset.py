@@ -149,7 +149,7 @@ class HubDataset(Collection):
         )
 
     def queries(self) -> Iterator[Query]:
-        """The queries: of the file `queries`, of the configuration of that name, or all rows."""
+        """Return the queries: of the file `queries`, of the configuration of that name, or all rows."""
         if path := self._options.get("queries"):
             return open_files(path, self._mapped).queries()
         rows = self._rows(QUERIES) if self._is_collection else self._docs_rows
@@ -233,7 +233,7 @@ class HubDataset(Collection):
         return Place(self._given, info.sha or "", self._given)
 
     def _fetched(self) -> Path | None:
-        """The folder of a repository that `lmk fetch` downloaded completely. Sends no request."""
+        """Return the folder of a repository that `lmk fetch` downloaded completely. Sends no request."""
         try:
             folder = snapshot_download(
                 self._given, repo_type="dataset", revision=self._revision, local_files_only=True
@@ -327,7 +327,7 @@ class HubDataset(Collection):
         return str(default)
 
     def _columns(self, stream: Any) -> list[str]:
-        """The names of the columns; from the first row, if the files do not declare them."""
+        """Return the names of the columns; from the first row, if the files do not declare them."""
         if stream.column_names:
             return list(stream.column_names)
         first: Record = self._ask(lambda: next(iter(stream), {}))
@@ -355,7 +355,7 @@ class HubDataset(Collection):
         raise UsageError(f"{self.name} {what}; its columns are {listed(names)}")
 
     def _is_numbered(self, rows: Rows, usual: tuple[str, ...]) -> bool:
-        """Whether the numbers of the rows are their ids."""
+        """Return whether the numbers of the rows are their ids."""
         if self._fields.id_name == ROW:
             return ROW not in rows.columns
         return not self._fields.id_name and not set(usual) & set(rows.columns)
@@ -367,7 +367,9 @@ class HubDataset(Collection):
         ids: tuple[str, ...] | None,
         shard: Shard = WHOLE,
     ) -> Iterator[tuple[str, Record]]:
-        """The rows of a shard with their places; `wanted` are the columns to read, `ids` those of ids."""
+        """Yield the rows of a shard with their places; `wanted` are the columns to read,
+        `ids` those of ids.
+        """
         numbered = ids is not None and self._is_numbered(rows, ids)
         stream, dealt = rows.stream, shard.count > 1
         columns = [name for name in rows.columns if wanted is None or name in wanted]
@@ -412,7 +414,7 @@ class HubDataset(Collection):
             )
 
     def _judged_split(self) -> str:
-        """The split of the judgements: test if it exists, otherwise the only one."""
+        """Return the split of the judgements: test if it exists, otherwise the only one."""
         path, commit = self._source
         names = self._ask(
             lambda: datasets.get_dataset_split_names(path, self._judged_config, revision=commit)
@@ -420,7 +422,7 @@ class HubDataset(Collection):
         return DEFAULT_SPLIT if DEFAULT_SPLIT in names else ""
 
     def _ask(self, question: Callable[[], Result]) -> Result:
-        """The answer of the library. Raises its errors, which have many classes, as DataError."""
+        """Return the answer of the library. Raises its errors, which have many classes, as DataError."""
         with self._errors():
             return question()
 
@@ -435,7 +437,7 @@ class HubDataset(Collection):
                 raise DataError(self._explained(error)) from error
 
     def _explained(self, error: Exception) -> str:
-        """What is wrong, and what to do."""
+        """Return what is wrong, and what to do."""
         text = " ".join(str(error).split())[:300]
         what = f"hf:{self._given}: it cannot be read ({type(error).__name__}: {text})"
         if "script" in text:

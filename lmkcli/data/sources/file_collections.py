@@ -135,12 +135,12 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
 
 
 def _archive_suffix(path: Path) -> str:
-    """The suffix of a file; '.tar' for .tar.gz and the like, which contain several files."""
+    """Return the suffix of a file; '.tar' for .tar.gz and the like, which contain several files."""
     return ".tar" if ".tar" in path.suffixes[-2:-1] else path.suffix
 
 
 def _file_format(name: str, options: dict[str, str]) -> FileFormat:
-    """The format that the options describe. Raises UsageError for unknown encodings and delimiters."""
+    """Return the format that the options describe. Raises UsageError for unknown encodings and delimiters."""
     delimiter = options.get("delimiter", "")
     delimiter = DELIMITERS.get(delimiter, delimiter)
     if len(delimiter) > 1 or delimiter in ('"', "\n", "\r"):
@@ -170,7 +170,7 @@ def _file_format(name: str, options: dict[str, str]) -> FileFormat:
 
 
 def _unreadable(path: Path) -> str:
-    """Why a path is no collection."""
+    """Return why a path is no collection."""
     if path.is_fifo():
         return f"a pipe; write - instead, and connect standard input (lmk … - < {path})"
     return not_a_file(path) or "no such file or folder"
@@ -181,7 +181,7 @@ def _absolute(path: str) -> str:
 
 
 def _folder_paths(folder: Path, split: str) -> dict[str, str]:
-    """The paths of docs, queries, qrels and the folder itself, for a BEIR folder."""
+    """Return the paths of docs, queries, qrels and the folder itself, for a BEIR folder."""
     paths = {
         key: str(path)
         for key, stem in (("docs", "corpus"), ("queries", "queries"))
@@ -295,7 +295,7 @@ class FileDocs(DocStream):
 
 
 def _sample(records: Records, skip: bool, own: Fields | None) -> list[Record]:
-    """The first records that can be read; of documents in lmk's own layout, the first one alone."""
+    """Return the first records that can be read; of documents in lmk's own layout, the first one alone."""
     sample: list[Record] = []
     for row in islice(records.rows(), SAMPLE):
         if not isinstance(row.found, DataError):
@@ -313,7 +313,7 @@ def _other_encoding(
     typed: Typed,
     resolve: Callable[[FileFormat, Typed], Fields],
 ) -> DataError:
-    """The error for a file that is not UTF-8, with all options to write: also those of the columns."""
+    """Return the error for a file that is not UTF-8, with all options to write: also those of the columns."""
     options = typed.options | {"encoding": wrong.guess}
     guessed = Typed(typed.name, options)
     what = (
@@ -340,7 +340,7 @@ def _queries(records: Records, fields: Fields, typed: Typed) -> Iterator[Query]:
 
 
 def _record(row: FileRow, fields: Fields) -> Record:
-    """The record of a row, with its number if that is the id."""
+    """Return the record of a row, with its number if that is the id."""
     return {ROW: row.number} | row.record() if fields.id_name == ROW else row.record()
 
 
@@ -391,7 +391,7 @@ class FileCollection(Collection):
     def _resolved(
         self, path: str, fields: Fields, find: Callable[[Sequence[Record], Fields, Typed], Fields]
     ) -> Fields:
-        """The fields, with the columns that the first rows of a file show."""
+        """Return the fields, with the columns that the first rows of a file show."""
         if self._typed.options.get("like"):
             return fields
         typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
@@ -501,7 +501,7 @@ class FileCollection(Collection):
         return of_file(file, name, file.name) if own is None else own
 
     def field_of(self, doc_id: str, name: str) -> Sequence[Value] | None:
-        """The values of a field of a record, by the id of its document; empty if this record has none.
+        """Return the values of a field of a record, by the id of its document; empty if this record has none.
 
         None if no record has such a field. The first use of a name reads the whole file.
         """
@@ -557,11 +557,11 @@ class FileCollection(Collection):
         return {path.name: [stat.st_size, stat.st_mtime_ns]}
 
     def _format_of(self, path: str) -> FileFormat:
-        """The given format, which is that of the documents."""
+        """Return the given format, which is that of the documents."""
         return self._format if path == self._paths.get("docs") else FileFormat()
 
     def _given(self, path: str, fields: Fields) -> FileFormat:
-        """The given format, with the columns of the fields, which are in a header."""
+        """Return the given format, with the columns of the fields, which are in a header."""
         given = self._format_of(path)
         columns = given.columns | {fields.id_name, fields.title_name, *fields.names} - {"", ROW}
         return given._replace(columns=columns, numbered=fields.id_name == ROW)

@@ -98,20 +98,20 @@ def find_files(table: HubTable, collection: str) -> TableFiles:
 
 
 def _describe(table: HubTable) -> str:
-    """The configuration and the split of a table, for error messages."""
+    """Return the configuration and the split of a table, for error messages."""
     config = f"configuration '{table.config}'" if table.config else ""
     split = f"split '{table.split}'" if table.split else ""
     return ", ".join(filter(None, (config, split))) or "this table"
 
 
 def _listing(root: Path) -> list[str]:
-    """All files below a folder, sorted, without the hub's own hidden files."""
+    """Return all files below a folder, sorted, without the hub's own hidden files."""
     files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     return sorted(path.as_posix() for path in files if not path.parts[0].startswith("."))
 
 
 def _select(table: HubTable, names: list[str], root: Path) -> Selection:
-    """The first candidate that matches any of the files; an empty selection if none does."""
+    """Return the first candidate that matches any of the files; an empty selection if none does."""
     card = root / README
     metadata = metadata_load(card) if card.is_file() else None
     for patterns in _candidates(table, metadata or {}):
@@ -134,7 +134,7 @@ def _candidates(table: HubTable, card: dict[str, Any]) -> Iterator[tuple[str, ..
 def _declared(
     entries: Iterable[dict[str, Any]], configs: list[str], splits: list[str]
 ) -> Iterator[tuple[str, ...]]:
-    """The data files of configurations in a README. If there is one split, its name does not matter."""
+    """Yield the data files of configurations in a README. If there is one split, its name does not matter."""
     for entry in entries:
         if entry.get("config_name") not in configs:
             continue
@@ -162,7 +162,7 @@ def _conventional(configs: list[str], splits: list[str]) -> Iterator[str]:
 
 
 def _cached(table: HubTable) -> TableFiles | None:
-    """The files of a table in the hub's cache; None if any are missing. Sends no request."""
+    """Return the files of a table in the hub's cache; None if any are missing. Sends no request."""
     try:
         # This pattern matches no file, so the call only returns the folder of the repository.
         root = Path(_snapshot(table, ["/"], local_files_only=True))
@@ -281,7 +281,7 @@ class HubCollection(Collection):
         return HubDocs([self._open(path, table, shard) for path in self._files(table).paths], self)
 
     def doc(self, record: Record, where: str) -> Doc:
-        """The document of a row. Raises DataError with `where` if the row has no id or text."""
+        """Return the document of a row. Raises DataError with `where` if the row has no id or text."""
         table = self._layout.docs
         fields = {"id": _value(table, "id", record, where)}
         if self._fields.names:
@@ -331,7 +331,7 @@ class HubCollection(Collection):
         return open_records(str(path), shard, wanted)
 
     def _rows(self, table: HubTable, incomplete: bool = False) -> Iterator[HubRow]:
-        """The rows of a table that belong to the collection.
+        """Yield the rows of a table that belong to the collection.
 
         Raises DataError if a row lacks a column of `table.where`, unless `incomplete` is true.
         """
@@ -346,7 +346,7 @@ class HubCollection(Collection):
         return (self.doc(row.record, row.where) for row in self._rows(self._layout.docs))
 
     def _query_id(self, table: HubTable, column: str, row: HubRow) -> str:
-        """The id of a query in `column`; 'q' and the number of the row if the table has no ids."""
+        """Return the id of a query in `column`; 'q' and the number of the row if the table has no ids."""
         if table.columns[column] == ROW:
             return f"q{row.number}"
         return self._fields.id(_value(table, column, row.record, row.where), row.where, "query")
@@ -370,7 +370,7 @@ class HubCollection(Collection):
                     yield Qrel(query_id, doc_id, _grade(table, row))
 
     def _judged_id(self, answer: object, where: str) -> str:
-        """The id of a judged document, or '<document>#<position>' of a judged chunk."""
+        """Return the id of a judged document, or '<document>#<position>' of a judged chunk."""
         if not self._layout.chunked:
             return self._fields.id(answer, where, "document")
         return self._chunk_places.get(str(answer)) or "#".join(self._split_chunk_id(answer, where))
@@ -412,7 +412,7 @@ class HubCollection(Collection):
         }
 
     def _split_chunk_id(self, chunk: object, where: str) -> tuple[str, str]:
-        """The document and the number in a chunk's id."""
+        """Return the document and the number in a chunk's id."""
         name, _, number = str(chunk).rpartition("_")
         if not name or not is_digits(number):
             raise DataError(f"{where}: the chunk id {chunk!r} is not <document>_<number>")
@@ -420,7 +420,7 @@ class HubCollection(Collection):
 
 
 def _value(table: HubTable, column: str, record: Record, where: str) -> Any:
-    """The value of a row in a column of lmk, under any of its names."""
+    """Return the value of a row in a column of lmk, under any of its names."""
     for name in table.names(column):
         if name in record:
             return record[name]
@@ -431,7 +431,7 @@ def _value(table: HubTable, column: str, record: Record, where: str) -> Any:
 
 
 def _belongs(table: HubTable, record: Record, where: str, incomplete: bool) -> bool:
-    """Whether a row belongs to the collection, by `table.where`."""
+    """Return whether a row belongs to the collection, by `table.where`."""
     missing = [name for name in table.where if name not in record]
     if missing and not incomplete:
         raise DataError(
@@ -442,7 +442,7 @@ def _belongs(table: HubTable, record: Record, where: str, incomplete: bool) -> b
 
 
 def _grade(table: HubTable, row: HubRow) -> int:
-    """The grade of a judgement; 1 if the table has no grades."""
+    """Return the grade of a judgement; 1 if the table has no grades."""
     record = row.record
     grade = next((record[name] for name in table.names("score") if name in record), 1)
     try:

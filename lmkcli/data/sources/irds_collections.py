@@ -132,7 +132,8 @@ class IrdsCollection(Collection):
         return open_collection, (f"irds:{self.name}",)
 
     def can_move(self) -> bool:
-        """Whether it is a dataset of ir_datasets itself; one that a program registers is in no other process.
+        """Return whether it is a dataset of ir_datasets itself; one that a program registers is in no other
+        process.
 
         The program's may consist of a dataset of ir_datasets, and has its facts and its id.
         """
@@ -239,7 +240,7 @@ class IrdsCollection(Collection):
 
 
 def _content(record: Any) -> str:
-    """The text of a record: its default text by ir_datasets, else all its text fields."""
+    """Return the text of a record: its default text by ir_datasets, else all its text fields."""
     if hasattr(record, "default_text"):
         return record.default_text() or ""
     values = (value for value in record[1:] if isinstance(value, str))
@@ -247,7 +248,7 @@ def _content(record: Any) -> str:
 
 
 def _lock(family: str) -> AbstractContextManager[object]:
-    """A lock on the datasets of a family ('beir') in ir_datasets' home."""
+    """Return a lock on the datasets of a family ('beir') in ir_datasets' home."""
     home = ir_datasets.util.home_path()
     # A home without write permission contains only finished collections.
     return FileLock(home / f".lmk-{family}.lock") if os.access(home, os.W_OK) else nullcontext()

@@ -74,7 +74,7 @@ class HeldRows:
         return (record for batch in batches for record in batch.to_pylist())
 
     def numbered(self, part: range) -> Iterator[tuple[int, Record]]:
-        """The rows of a part with their numbers from 0."""
+        """Return the rows of a part with their numbers from 0."""
         return zip(part, islice(self, part.start, part.stop), strict=True)
 
     @cached_property
@@ -122,7 +122,7 @@ def held_name(value: object) -> str | None:
 
 
 def held_run(value: Any) -> Run:
-    """The run in {query id: {document id: score}}, or in a table with a row for each hit.
+    """Return the run in {query id: {document id: score}}, or in a table with a row for each hit.
 
     Raises UsageError for other objects, and DataError for scores and ids that are none.
     """
@@ -130,7 +130,7 @@ def held_run(value: Any) -> Run:
 
 
 def held_qrels(value: Any) -> Iterator[Qrel]:
-    """The judgements in {query id: {document id: grade}}, in a table, or in tuples of three values.
+    """Return the judgements in {query id: {document id: grade}}, in a table, or in tuples of three values.
 
     Raises UsageError for other objects, and DataError for grades and ids that are none.
     """
@@ -182,7 +182,7 @@ class _InPython(Typed):
     __slots__ = ()
 
     def with_option(self, key: str, value: str) -> str:
-        """The call that opens the collection with another option."""
+        """Return the call that opens the collection with another option."""
         return f"lmkcli.open_collection(…, {key}={value!r})"
 
 
@@ -230,7 +230,7 @@ class MemoryCollection(Collection):
         given: Fields,
         find: Callable[[Sequence[Record], Fields, Typed], Fields],
     ) -> Fields:
-        """The fields, with the columns that the first rows show."""
+        """Return the fields, with the columns that the first rows show."""
         sample = list(islice(rows, SAMPLE))
         try:
             found = find(sample, given, self._typed)
@@ -245,7 +245,7 @@ class MemoryCollection(Collection):
         return found
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of the shard."""
+        """Return the documents of the shard."""
         fields, part = self._fields, shard.rows(self._docs.count)
         return CountedDocs(
             lambda: (
@@ -256,7 +256,7 @@ class MemoryCollection(Collection):
         )
 
     def queries(self) -> Iterator[Query]:
-        """The queries: the table of queries, or the rows themselves."""
+        """Yield the queries: the table of queries, or the rows themselves."""
         fields = self._query_fields
         for number, record in self._queries.numbered(range(self._queries.count)):
             yield self._exactly(fields.query, _row(number, record, fields), number)
@@ -268,18 +268,18 @@ class MemoryCollection(Collection):
             raise _in_python(self._typed.exact(error)) from None
 
     def qrels(self) -> Iterator[Qrel]:
-        """The judgements: the table of judgements, or the rows themselves."""
+        """Return the judgements: the table of judgements, or the rows themselves."""
         rows = self._docs if self._qrels is None else self._qrels
         numbered = ((f"row {n}", row) for n, row in enumerate(rows))
         pairs = pairs_of("the judgements", numbered, GRADE_NAMES)
         return qrels_of(pairs, Fields(map_ids=self._given.map_ids))
 
     def has_qrels(self) -> bool:
-        """Whether judgements were given."""
+        """Return whether judgements were given."""
         return self._qrels is not None
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """The rows with their places."""
+        """Return the rows with their places."""
         return ((f"row {number}", record) for number, record in enumerate(self._docs))
 
     def query_metadata(self, name: str) -> dict[str, str | float]:
@@ -293,11 +293,11 @@ class MemoryCollection(Collection):
         return values
 
     def metadata(self, doc_id: str, name: str) -> Sequence[Value]:
-        """The values of a column in the row of a document. The first use of a name reads all rows."""
+        """Return the values of a column in the row of a document. The first use of a name reads all rows."""
         return self._column(name).get(doc_id, ())
 
     def has_metadata(self, name: str) -> bool:
-        """Whether any row has a value in this column."""
+        """Return whether any row has a value in this column."""
         return bool(self._column(name))
 
     def _column(self, name: str) -> dict[str, tuple[Value, ...]]:
@@ -312,7 +312,7 @@ class MemoryCollection(Collection):
         return self._metadata[name]
 
     def notes(self) -> list[str]:
-        """The columns that were found, unless they have the usual names."""
+        """Return the columns that were found, unless they have the usual names."""
         return self._notes
 
 
@@ -330,7 +330,7 @@ def _row(number: int, record: Record, fields: Fields) -> Record:
 
 
 def _in_python(error: DataError) -> DataError:
-    """The error without advice about files."""
+    """Return the error without advice about files."""
     text = (
         str(error).replace("name it after the file, ", "name it: ").replace(" after the file:", ":")
     )
@@ -342,7 +342,7 @@ def _in_python(error: DataError) -> DataError:
 
 
 def _read(value: Any) -> Any:
-    """A table of Arrow, or a sequence of records. Raises UsageError for other objects."""
+    """Return a table of Arrow, or a sequence of records. Raises UsageError for other objects."""
     if hasattr(value, "to_frame"):  # one column of pandas or polars
         if hasattr(value, "to_series"):  # an index of pandas: else its texts become the ids, too
             value = value.to_series(range(len(value)))
@@ -362,7 +362,7 @@ def _read(value: Any) -> Any:
 
 
 def _is_dataset(value: Any) -> bool:
-    """Whether an object is a datasets.Dataset: its rows stay where they are."""
+    """Return whether an object is a datasets.Dataset: its rows stay where they are."""
     return hasattr(value, "column_names") and hasattr(value, "__len__")
 
 
@@ -399,7 +399,9 @@ def _of_mapping(value: Mapping[Any, Any]) -> list[Record]:
 
 
 def _record(number: int, value: Any) -> Record:
-    """A text, a dictionary, or a Doc, Query or Qrel as a record. Raises UsageError for other objects."""
+    """Return a text, a dictionary, or a Doc, Query or Qrel as a record. Raises UsageError
+    for other objects.
+    """
     if isinstance(value, str):
         if os.path.exists(value) or (Path(value).suffix in FILE_SUFFIXES and " " not in value):
             raise UsageError(

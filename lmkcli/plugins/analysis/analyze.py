@@ -32,15 +32,15 @@ class Analysis(Result):
     facts: Any
 
     def as_json(self) -> Any:
-        """All numbers, as in the JSON file of a figure."""
+        """Return all numbers, as in the JSON file of a figure."""
         return self.facts
 
     def as_columns(self) -> Mapping[str, Any]:
-        """The rows of the short table."""
+        """Return the rows of the short table."""
         return Table(self.columns, self.rows).as_columns()
 
     def blocks(self) -> Iterator[Table | str]:
-        """A short table."""
+        """Yield a short table."""
         yield Table(self.columns, self.rows)
 
 
@@ -228,7 +228,7 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
     ] = field()
 
     def variant(self) -> tuple[str, str]:
-        """The kind of analysis."""
+        """Return the kind of analysis."""
         return self.what, f"lmk analyze {self.what}"
 
     def execute(self, report: Report) -> Analysis:
@@ -262,7 +262,7 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
         return computed
 
     def given_models(self) -> list[str]:
-        """The models. Raises UsageError if none is given."""
+        """Return the models. Raises UsageError if none is given."""
         if not self.models:
             from lmkcli.models.lookup import usable_models
 
@@ -272,7 +272,7 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
         return self.models
 
     def resolved(self, model: str, pool: str, unit: str) -> "ResolvedRecipe":
-        """The recipe of a model and a pooler. `gran` applies only if texts are cut into chunks."""
+        """Return the recipe of a model and a pooler. `gran` applies only if texts are cut into chunks."""
         from lmkcli.encoding.resolution import open_pooler, resolve
         from lmkcli.spec.recipe import RecipeOptions
 
@@ -285,7 +285,7 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
 
 
 def _one(flag: str, values: list[str] | None, default: str) -> str:
-    """The value of a flag that this analysis accepts only once."""
+    """Return the value of a flag that this analysis accepts only once."""
     if values and len(values) > 1:
         raise UsageError(f"{flag} is given {len(values)} times; this analysis takes it once")
     return values[0] if values else default
@@ -360,7 +360,7 @@ def _landmarks(analyze: Analyze, report: Report) -> _Computed:
 
 
 def _lengths(analyze: Analyze, report: Report) -> _Computed:
-    """A histogram over lengths that double, in tokens of a model, in words or in characters."""
+    """Return a histogram over lengths that double, in tokens of a model, in words or in characters."""
     of, unit = _texts_and_unit(analyze)
     tokenizer: Any = None
     if analyze.models:
@@ -388,7 +388,9 @@ def _lengths(analyze: Analyze, report: Report) -> _Computed:
 
 
 def _texts_and_unit(analyze: Analyze) -> tuple[str, Literal["words", "characters"]]:
-    """The texts and the unit that --by names: 'doc', 'chunk' or 'positive', and words or characters."""
+    """Return the texts and the unit that --by names: 'doc', 'chunk' or 'positive', and
+    words or characters.
+    """
     words = [word for word in analyze.by.split(",") if word]
     texts = [word for word in words if word != "characters"] or ["doc"]
     if len(texts) > 1 or texts[0] not in ("doc", "chunk", "positive"):
@@ -426,7 +428,7 @@ def _vector_map(analyze: Analyze, report: Report) -> _Computed:
 
 
 def _similarity(analyze: Analyze, report: Report) -> _Computed:
-    """The cosines between the chunks of a document."""
+    """Return the cosines between the chunks of a document."""
     if analyze.doc is None:
         raise UsageError("--doc is missing; write the id of a document, as lmk search prints it")
     from lmkcli.plugins.analysis import maps
@@ -452,7 +454,7 @@ _ANALYSES: dict[str, Callable[[Analyze, Report], _Computed]] = {
 
 
 def _documents(analyze: Analyze, report: Report, collection: Any, tokenizer: Any) -> Iterator[Any]:
-    """The first documents that are long enough."""
+    """Yield the first documents that are long enough."""
     from lmkcli.plugins.analysis.documents import long_enough
 
     with report.job("analyze") as job:

@@ -61,7 +61,7 @@ def open_attention_model(resolved: ResolvedRecipe, dtype: str, device: str) -> A
 def profiles(
     opened: AttentionModel, rows: Iterable[TokenRow], layers: Layers, bins: int
 ) -> list[Profile]:
-    """The profile of the last layer, of the mean of all layers, or of each layer.
+    """Return the profile of the last layer, of the mean of all layers, or of each layer.
 
     Heads are averaged, and so are the marked positions of a document.
     """

@@ -67,7 +67,7 @@ class Series(NamedTuple):
 
 
 def parameters(entries: Iterable[LogEntry], numeric: bool = False) -> list[str]:
-    """The names of settings, spelled like flags; those that differ between entries come first.
+    """Return the names of settings, spelled like flags; those that differ between entries come first.
 
     Settings of operations are included only if they are numbers that differ. The identities of the artifacts
     contain all other settings. With `numeric`, only settings with numbers are included.
@@ -97,7 +97,7 @@ def parameters(entries: Iterable[LogEntry], numeric: bool = False) -> list[str]:
 
 
 def series(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) -> Series:
-    """A measure over the setting `x`, with a line for each method and collection.
+    """Return a measure over the setting `x`, with a line for each method and collection.
 
     The names of lines contain the settings that differ between the entries, the value of `by` first.
     """
@@ -116,7 +116,7 @@ def series(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) ->
 
 
 def _names(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) -> list[str]:
-    """The name of the line of each entry; the measure if nothing differs."""
+    """Return the name of the line of each entry; the measure if nothing differs."""
     first = by.replace("-", "_") if by else ""
     methods = [_settings(entry, x) for entry in entries]
     for method, entry in zip(methods, entries, strict=True):
@@ -132,7 +132,7 @@ def _names(entries: Sequence[LogEntry], x: str, by: str | None, measure: str) ->
 
 
 def _settings(entry: LogEntry, x: str) -> Settings:
-    """The settings of the method of an entry, without the setting along the axis.
+    """Return the settings of the method of an entry, without the setting along the axis.
 
     Repetitions are left out: a query setting with the value of the document setting, and a maximum length
     if there is a window.
@@ -164,7 +164,7 @@ def _settings(entry: LogEntry, x: str) -> Settings:
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values in nested mappings, each with the path of its keys."""
+    """Yield the values in nested mappings, each with the path of its keys."""
     if not isinstance(value, dict):
         yield path, value
         return
@@ -173,7 +173,8 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def _distinguishing(methods: Sequence[Settings], first: str) -> list[str]:
-    """The settings that name lines: `first`, the settings of _METHOD that differ, then others if necessary.
+    """Return the settings that name lines: `first`, the settings of _METHOD that differ, then others if
+    necessary.
 
     Another setting is necessary if methods would have equal names without it.
     """
@@ -193,7 +194,7 @@ def _distinguishing(methods: Sequence[Settings], first: str) -> list[str]:
 
 
 def _words(method: Settings, keys: Sequence[str]) -> list[str]:
-    """The parts of the name of a line. Defaults are left out, unless the name would be empty."""
+    """Return the parts of the name of a line. Defaults are left out, unless the name would be empty."""
     values = {name: method[name] for name in keys if name in method}
     named = {name: value for name, value in values.items() if value not in _DEFAULTS} or values
     if keys and not named and "pool" in method:

@@ -12,7 +12,6 @@ from lmkcli.encoding.token_stream import TextTokenizer, tokenized
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.store.token_blocks import TokenRow
-from lmkcli.training.data.contextual import conteb_tables, read_conteb
 from lmkcli.training.data.formats import read_examples
 
 _FIRST = 64  # upper limit of the first bin; each bin is twice as wide as the previous one
@@ -21,7 +20,7 @@ _FIRST = 64  # upper limit of the first bin; each bin is twice as wide as the pr
 def long_enough(
     collection: Collection, tokenize: TextTokenizer, wanted: int, least: int, report: Report
 ) -> Iterator[TokenRow]:
-    """The first `wanted` documents with at least `least` content tokens; DataError if none has."""
+    """Yield the first `wanted` documents with at least `least` content tokens; DataError if none has."""
     found = 0
     for batch in tokenized(collection.docs(), tokenize):
         for row in batch:
@@ -64,7 +63,8 @@ class MeasuredTexts(NamedTuple):
 
 
 def texts_of(source: str, of: str) -> MeasuredTexts:
-    """The documents ('doc') or given chunks ('chunk') of a collection, or the positives of a training file.
+    """Return the documents ('doc') or given chunks ('chunk') of a collection, or the positives of a training
+    file.
 
     The id of a chunk or a positive is that of its document or example. A folder with the tables of ConTEB's
     training sets has chunks, too.
@@ -74,11 +74,15 @@ def texts_of(source: str, of: str) -> MeasuredTexts:
         return MeasuredTexts(
             source, (Doc(one.id, each.text) for one in examples for each in one.positives)
         )
-    if of == "chunk" and (tables := conteb_tables(source)):
-        given, _ = read_conteb(tables)
-        return MeasuredTexts(
-            source, (Doc(name, each) for name, texts in given.items() for each in texts.values())
-        )
+    if of == "chunk":
+        from lmkcli.training.data import contextual  # it imports torch
+
+        if tables := contextual.conteb_tables(source):
+            given, _ = contextual.read_conteb(tables)
+            return MeasuredTexts(
+                source,
+                (Doc(name, each) for name, texts in given.items() for each in texts.values()),
+            )
     collection = open_collection(source)
     docs = collection.docs()
     if of == "doc":
@@ -90,7 +94,7 @@ def texts_of(source: str, of: str) -> MeasuredTexts:
 def lengths(
     texts: MeasuredTexts, measured: TextTokenizer | Literal["words", "characters"], report: Report
 ) -> Lengths:
-    """The lengths of all texts, in content tokens of a tokenizer, in words or in characters.
+    """Return the lengths of all texts, in content tokens of a tokenizer, in words or in characters.
 
     Like Figure 3 (§6.2) and Tables 16 and 17 of arXiv 2601.21525, and Table 3 of arXiv 2505.24782.
     """
@@ -131,7 +135,7 @@ def _counts(
     runs: list[int],
     report: Report,
 ) -> Iterator[int]:
-    """The length of each text; extends `runs` by the number of texts of each document."""
+    """Yield the length of each text; extends `runs` by the number of texts of each document."""
     counts = (
         (_length(doc.content, measured) for doc in _counted(texts.texts, runs))
         if isinstance(measured, str)

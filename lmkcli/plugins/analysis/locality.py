@@ -52,7 +52,7 @@ class AnsweredQuery(NamedTuple):
 
 
 def open_encoders(resolved: ResolvedRecipe, settings: EncodeSettings) -> Encoders:
-    """The encoders of a recipe with unit chunk; they share one model."""
+    """Return the encoders of a recipe with unit chunk; they share one model."""
     recipe, folder = resolved.recipe, resolved.folder
     require_dense(recipe.doc)
     together = open_encoder(recipe.doc, folder, settings)
@@ -112,7 +112,7 @@ def locality(
 
 
 def _cut(row: TokenRow, kept: int) -> TokenRow:
-    """The first `kept` tokens of a document. Only these have landmarks, so the rest is not encoded."""
+    """Return the first `kept` tokens of a document. Only these have landmarks, so the rest is not encoded."""
     ends = None if row.ends is None else row.ends[row.ends <= kept]
     if ends is not None and not len(ends):
         return row

@@ -39,7 +39,7 @@ class Project(Protocol):
 
 
 def make_map(vectors: DenseVectors, wanted: int, method: str, by: str) -> Map:
-    """A map of the vectors of `wanted` documents, spread evenly over the folder, coloured by a field.
+    """Return a map of the vectors of `wanted` documents, spread evenly over the folder, coloured by a field.
 
     `by` is chunk, doc, empty, or a field of the collection's records. DataError for fewer than three
     vectors and for unreadable values.
@@ -64,7 +64,7 @@ def make_map(vectors: DenseVectors, wanted: int, method: str, by: str) -> Map:
 
 
 def _field(vectors: DenseVectors, by: str, docs: list[str]) -> list[str] | list[float]:
-    """A field of the records of documents, from the encoded collection; numbers if all are numbers."""
+    """Return a field of the records of documents, from the encoded collection; numbers if all are numbers."""
     source = vectors.manifest.execution.source.name
     fields = {doc.id: doc.text for doc in open_collection(source, by).docs()}
     values = [fields.get(name, "") for name in docs]
@@ -94,7 +94,7 @@ def pca(vectors: Floats) -> tuple[Floats, tuple[str, str]]:
 
 
 def similarity(vectors: DenseVectors, doc: str) -> Similarity:
-    """The cosines between all chunks of a document; DataError if it is missing or has one vector."""
+    """Return the cosines between all chunks of a document; DataError if it is missing or has one vector."""
     row = vectors.rows_of([doc]).get(doc)
     if row is None:
         raise DataError(

@@ -31,7 +31,7 @@ class Plotted(Result):
     lines: int
 
     def blocks(self) -> Iterator[Table | str]:
-        """The figure and its counts."""
+        """Yield the figure and its counts."""
         yield f"{self.output}: {self.points} points, {self.lines} lines"
 
 

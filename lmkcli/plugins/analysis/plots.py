@@ -87,7 +87,7 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, number: int) -> "Look":
-        """The style of the line with this number, from 0."""
+        """Return the style of the line with this number, from 0."""
         again, place = divmod(number, len(_COLOURS))
         return cls(_COLOURS[place], _MARKS[place], _DASHES[again % len(_DASHES)])
 
@@ -340,7 +340,7 @@ def _ticks(axis: Any, values: list[float]) -> None:
 
 
 def _is_round(value: float) -> bool:
-    """Whether a number has few significant digits: at most two decimal digits, or a factor below 16.
+    """Return whether a number has few significant digits: at most two decimal digits, or a factor below 16.
 
     The factor is the number without its factors of two: 384 is 3 x 128, a usual length or granularity.
     """

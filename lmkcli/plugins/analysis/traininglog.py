@@ -21,7 +21,7 @@ _NOT_LOSSES = {
 
 
 def panels(folder: Path) -> dict[str, Curves]:
-    """The curves of a training: the loss with its parts, the learning rate, and each development set.
+    """Return the curves of a training: the loss with its parts, the learning rate, and each development set.
 
     Vectors of terms also have the mean numbers of terms, and masked tokens their accuracy.
 
@@ -57,7 +57,7 @@ class _Dev(TypedDict):
 
 
 def _measure(folder: Path) -> str:
-    """The measure of the development sets."""
+    """Return the measure of the development sets."""
     dev = manifest.read(folder, ModelManifest).identity.dev
     return validate(dev, _Dev, f"the manifest of {folder}, identity.dev,", _FIX)["measure"]
 
@@ -72,7 +72,7 @@ class _Line(TypedDict):
 
 
 def _read(log: Path) -> list[dict[str, Any]]:
-    """The complete lines of a log; a running training may not have completed the last line."""
+    """Return the complete lines of a log; a running training may not have completed the last line."""
     try:
         check_finite(log)
         with open(log, "rb") as file:
@@ -83,7 +83,7 @@ def _read(log: Path) -> list[dict[str, Any]]:
 
 
 def _line(text: bytes, where: str) -> dict[str, Any]:
-    """The numbers of one line by name, and the scores of development sets under 'dev'."""
+    """Return the numbers of one line by name, and the scores of development sets under 'dev'."""
     try:
         line = parse_json(text.decode("utf-8"))
     except ValueError as error:

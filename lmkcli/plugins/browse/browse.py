@@ -45,7 +45,7 @@ class Browsing(Result):
     bytes: int
 
     def blocks(self) -> Iterator[Table | str]:
-        """The page and its counts."""
+        """Yield the page and its counts."""
         queries = counted(self.queries, "query", "queries")
         if self.queries < self.judged:
             queries = f"a sample of {queries} of {self.judged:,}"
@@ -195,7 +195,7 @@ class Browse(Operation[Browsing], PageOptions, ScoreOptions):
     def _collection(
         self, paths: Sequence[Path], judged: "QrelSet", notes: list[str]
     ) -> "Collection | None":
-        """The collection of the texts: --collection, or that of the judgements or of a run."""
+        """Return the collection of the texts: --collection, or that of the judgements or of a run."""
         from lmkcli.data.collection import open_collection
         from lmkcli.evaluation.scoring import recorded_collection
 
@@ -252,7 +252,7 @@ def _query_texts(collection: "Collection | None", notes: list[str]) -> dict[str,
 
 
 def _open_index(run: Path) -> "Index | None":
-    """The index of a run, opened as in the search that wrote the run, without a cross-encoder.
+    """Return the index of a run, opened as in the search that wrote the run, without a cross-encoder.
 
     None if the run names no index. DataError if the index is missing.
     """
@@ -290,7 +290,7 @@ def _open_index(run: Path) -> "Index | None":
 
 
 def _resolved(value: Any, directory: str) -> Any:
-    """A recorded path, relative to the working directory of the command that used it."""
+    """Return a recorded path, relative to the working directory of the command that used it."""
     if isinstance(value, list):
         return [_resolved(each, directory) for each in value]
     path = os.path.join(directory, str(value))

@@ -44,7 +44,7 @@ def write(path: Path, browsed: Browsed) -> int:
 
 
 def page(browsed: Browsed) -> bytes:
-    """The bytes of the page. The same data give the same bytes."""
+    """Return the bytes of the page. The same data give the same bytes."""
     style, script = _part("browse.css"), _part("browse.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "

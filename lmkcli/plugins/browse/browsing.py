@@ -190,7 +190,7 @@ class Rankings:
     depth: int
 
     def first(self, run: int, query_id: str) -> list[str]:
-        """The first documents of a query."""
+        """Return the first documents of a query."""
         ranking = self.runs[run].get(query_id)
         return ranking.doc_ids[: self.depth] if ranking else []
 
@@ -234,7 +234,7 @@ class Sources:
 
 
 def wanted(rankings: Rankings, qrels: Sequence[Qrel], rel: int) -> dict[str, None]:
-    """The ids of all documents of a page, and of those that contain a judged chunk."""
+    """Return the ids of all documents of a page, and of those that contain a judged chunk."""
     grades = grades_of(qrels)
     names: dict[str, None] = {}
     for query in rankings.queries:
@@ -254,7 +254,7 @@ def grades_of(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
 
 
 def _documents(rankings: Rankings, query_id: str, grades: Mapping[str, int], rel: int) -> list[str]:
-    """The first hits of all runs, and the first relevant documents that are not among them."""
+    """Return the first hits of all runs, and the first relevant documents that are not among them."""
     names: dict[str, None] = {}
     for run in range(len(rankings.runs)):
         names |= dict.fromkeys(rankings.first(run, query_id))
@@ -311,7 +311,9 @@ def collect(
 def _missing_texts(
     shown: Mapping[str, Mapping[str, ShownDocument]], collection: Collection | None
 ) -> Iterator[str]:
-    """A note about hits without a text: a run of another collection, or of passages with ids of their own."""
+    """Yield a note about hits without a text: a run of another collection, or of passages with ids of their
+    own.
+    """
     hits = {
         each.id: each.chars
         for of_query in shown.values()
@@ -367,12 +369,12 @@ def _shown_passage(passage: Passage | None) -> ShownPassage | None:
 
 
 def _rounded(score: float) -> float:
-    """A score with seven digits, as many as float32 has. JSON has no infinite numbers."""
+    """Return a score with seven digits, as many as float32 has. JSON has no infinite numbers."""
     return float(f"{max(-3.4e38, min(3.4e38, float(score))):.7g}")
 
 
 def clean(text: str) -> str:
-    """A text of the same length, without control characters; chunks are separated by new lines."""
+    """Return a text of the same length, without control characters; chunks are separated by new lines."""
     return _UNSAFE.sub("\ufffd", text.replace("\f", "\n").replace("\r", "\n"))
 
 
@@ -395,13 +397,13 @@ def _with_text(shown: ShownDocument, doc: Doc, terms: frozenset[str]) -> ShownDo
 
 
 def _places(shown: ShownDocument, length: int) -> list[tuple[int, int]]:
-    """The ranges of characters of the passages, without repetitions."""
+    """Return the ranges of characters of the passages, without repetitions."""
     passages = filter(None, (hit.passage for hit in shown.hits))
     return sorted({(p.begin, min(p.end, length)) for p in passages if p.begin < min(p.end, length)})
 
 
 def _around(content: str, terms: frozenset[str], size: int = _WHOLE) -> int:
-    """The place in a text with most of the query's words within `size` characters after it."""
+    """Return the place in a text with most of the query's words within `size` characters after it."""
     places = [m.start() for m in _WORD.finditer(content) if m.group().lower() in terms]
     best, most = 0, 0
     for number, place in enumerate(places):
@@ -428,7 +430,7 @@ def _windows(places: Sequence[tuple[int, int]], size: int, length: int) -> list[
 
 
 def _fitting(documents: Sequence[Sequence[ShownDocument]], room: int) -> tuple[int, list[bytes]]:
-    """The longest excerpts that fit into `room` bytes: their length in characters, and the JSON."""
+    """Return the longest excerpts that fit into `room` bytes: their length in characters, and the JSON."""
     count = sum(map(len, documents)) or 1
     for size in _EXCERPTS:
         texts = sum(
@@ -449,7 +451,9 @@ def _fitting(documents: Sequence[Sequence[ShownDocument]], room: int) -> tuple[i
 
 
 def _shortened(shown: ShownDocument, size: int) -> ShownDocument:
-    """The document with excerpts of `size` characters in total, divided at the ends of its passages."""
+    """Return the document with excerpts of `size` characters in total, divided at the
+    ends of its passages.
+    """
     excerpts = shown.excerpts
     if not size or not excerpts or shown.chars is None:
         return shown._replace(excerpts=[])
@@ -472,7 +476,7 @@ def _cut(excerpts: Sequence[Excerpt], window: tuple[int, int]) -> Iterator[Excer
 
 
 def _joined(excerpts: Iterable[Excerpt]) -> Iterator[Excerpt]:
-    """The excerpts, with neighbours as one: the page shows short ones from their start."""
+    """Yield the excerpts, with neighbours as one: the page shows short ones from their start."""
     last: Excerpt | None = None
     for each in excerpts:
         if last and last.end == each.begin:
@@ -493,7 +497,7 @@ def _divided(excerpt: Excerpt, ends: Sequence[int]) -> Iterator[Excerpt]:
 
 
 def _title(collection: str) -> str:
-    """The name of a collection for people: of a path, the last name, with its split."""
+    """Return the name of a collection for people: of a path, the last name, with its split."""
     name = divided(collection)[0].removeprefix("folder:")
     return name.rstrip("/").rpartition("/")[2] if name.startswith("/") else collection
 
@@ -587,7 +591,7 @@ def _properties(  # noqa: PLR0913 - the sources of the properties
     shown: Mapping[str, Mapping[str, ShownDocument]],
     collection: Collection | None,
 ) -> tuple[list[Property], list[list[int | None]]]:
-    """The properties of the queries, and for each query the numbers of its groups."""
+    """Return the properties of the queries, and for each query the numbers of its groups."""
     kept = {query.id for query in rankings.queries}
     values: dict[str, Mapping[str, Value]] = {
         "length": mean_lengths(qrels, rel, words_of),

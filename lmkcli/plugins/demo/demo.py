@@ -40,7 +40,7 @@ class Demonstrated(Result):
     results: tuple[Any, ...]
 
     def as_json(self) -> Any:
-        """A list of the results."""
+        """Return a list of the results."""
         return [result.as_json() for result in self.results]
 
 
@@ -73,7 +73,7 @@ class Demo(Operation[Demonstrated]):
     ] = False
 
     def operations(self) -> list[Operation[Any]]:
-        """The operations of the demo in order."""
+        """Return the operations of the demo in order."""
         folder = self.folder
         collection, name = (COLLECTION, "") if self.full else (SLICE, "slice-")
         vectors, run = folder / f"{name}vectors", folder / f"{name}dense.trec"

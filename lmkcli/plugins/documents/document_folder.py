@@ -163,7 +163,7 @@ class FolderCollection(Collection):
         return _OpenedFolder(self._unique_ids(), stats, readers, missing)
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of a shard, which has whole files.
+        """Return the documents of a shard, which has whole files.
 
         With `unreadable=stop`, raises DataError with all unreadable files before the first document. If no
         document of the whole folder can be read, raises DataError with the reasons.
@@ -230,7 +230,7 @@ class FolderCollection(Collection):
         return name in OF_FILES or any(self._has_field(path, name) for path in self._opened.ids)
 
     def _has_field(self, path: str, name: str) -> bool:
-        """Whether a record of a file has a field; False for a file that cannot be read."""
+        """Return whether a record of a file has a field; False for a file that cannot be read."""
         try:
             table = self._table_of(path)
             return bool(table and table.has_metadata(name))
@@ -240,7 +240,7 @@ class FolderCollection(Collection):
             return False
 
     def _table_of(self, path: str) -> FileCollection | None:
-        """The records of a file, which is opened once; None for files that are no tables."""
+        """Return the records of a file, which is opened once; None for files that are no tables."""
         if is_table(path) and path not in self._tables:
             self._tables[path] = self._table(path)
         return self._tables.get(path)
@@ -251,7 +251,9 @@ class FolderCollection(Collection):
         return {name: path for path, name in self._opened.ids.items()}
 
     def summary(self) -> str:
-        """A line about the files that were read and left out; empty if none was left out or guessed."""
+        """Return a line about the files that were read and left out; empty if none was
+        left out or guessed.
+        """
         listing = self._listing
         unread = Counter(map(_brief, (listing.errors | self._skipped).values()))
         ignored = Counter(map(_brief, listing.ignored.values()))
@@ -301,7 +303,9 @@ class FolderCollection(Collection):
         return ids
 
     def documents_of(self, path: str) -> Iterator[Doc]:
-        """The documents of a file. A file that cannot be read, or has no text, has none, and is counted."""
+        """Yield the documents of a file. A file that cannot be read, or has no text, has none, and is
+        counted.
+        """
         self._numbers.pop(path, None)
         name, number = self._opened.ids[path], 0
         try:
@@ -316,7 +320,9 @@ class FolderCollection(Collection):
             self._empty[path] = "is empty"
 
     def _content(self, path: str) -> Iterator[Doc]:
-        """The documents of a file. The id of a record is '#' and its id in the file, else it is empty."""
+        """Yield the documents of a file. The id of a record is '#' and its id in the
+        file, else it is empty.
+        """
         table = self._table(path)
         if table is not None:
             for line in table.notes():
@@ -366,7 +372,7 @@ class FolderCollection(Collection):
         return None if settings or table.skipped_count() else table
 
     def is_changed(self) -> bool:
-        """Whether files of the folder have changed since their list was made."""
+        """Return whether files of the folder have changed since their list was made."""
         now = self._tree.listing(self._selected, self._globs)
         return self._file_stats_of(now, self._opened.missing) != self._opened.file_stats
 
@@ -387,7 +393,9 @@ class FolderCollection(Collection):
             )
 
     def _read(self, path: str) -> FileText:
-        """The text of a file, in a guessed encoding if it is neither UTF-8 nor in the one it declares."""
+        """Return the text of a file, in a guessed encoding if it is neither UTF-8 nor in
+        the one it declares.
+        """
         kind = kind_of(path)
         if kind in self._opened.missing:
             raise DataError(self._opened.missing[kind])
@@ -454,7 +462,7 @@ class _FolderDocs(DocStream):
 
 
 def read_as(reader: FileReader, data: bytes, encoding: str) -> tuple[FileText, str]:
-    """The text of a file in an encoding; '' is UTF-8, or else a guess, which is returned too."""
+    """Return the text of a file in an encoding; '' is UTF-8, or else a guess, which is returned too."""
     try:
         return reader(data, encoding or "utf-8"), ""
     except WrongEncoding:
@@ -468,7 +476,7 @@ def read_as(reader: FileReader, data: bytes, encoding: str) -> tuple[FileText, s
 
 
 def prefixes(doc_id: str) -> Iterator[str]:
-    """An id, and each of its starts before a '#', longest first: one of them is the id of a file."""
+    """Yield an id, and each of its starts before a '#', longest first: one of them is the id of a file."""
     yield doc_id
     while "#" in doc_id:
         doc_id = doc_id.rpartition("#")[0]
@@ -476,7 +484,7 @@ def prefixes(doc_id: str) -> Iterator[str]:
 
 
 def file_at(root: Path, doc_id: str) -> str:
-    """The path below a folder of the file that contains a document; '' if there is none.
+    """Return the path below a folder of the file that contains a document; '' if there is none.
 
     A file of the folder may have been changed or removed, and a document may come from an archive.
     """
@@ -488,7 +496,7 @@ def file_at(root: Path, doc_id: str) -> str:
 
 
 def first_line(root: Path, path: str, text: str, encoding: str = "") -> int:
-    """The line of a file at which the text of its document starts, from 1; 0 if it has no such lines.
+    """Return the line of a file at which the text of its document starts, from 1; 0 if it has no such lines.
 
     A reader removes lines at the start of a file (metadata, a title) and empty lines at its end, or it
     changes the text, as that of a web page. Also 0 if the file has changed since `text` was read.
@@ -507,7 +515,7 @@ def first_line(root: Path, path: str, text: str, encoding: str = "") -> int:
 
 
 def text_of_file(file: Path) -> str | None:
-    """The whole text of a file, unpacked and decoded; None if it is no text, or cannot be read."""
+    """Return the whole text of a file, unpacked and decoded; None if it is no text, or cannot be read."""
     try:
         content, _ = read_as(_whole, _unzipped(read_file(file), file.name), "")
     except DataError:
@@ -520,7 +528,7 @@ def _whole(data: bytes, encoding: str) -> FileText:
 
 
 def _guess(data: bytes) -> str:
-    """The encoding of a text, or DataError, with only the reason, if the bytes are no text."""
+    """Return the encoding of a text, or DataError, with only the reason, if the bytes are no text."""
     from lmkcli.plugins.documents.encodings import guess_encoding
 
     encoding = guess_encoding(data)
@@ -530,7 +538,7 @@ def _guess(data: bytes) -> str:
 
 
 def _own_title(path: str) -> str:
-    """The name of a file without its suffix; that of `notes 3. May` has none."""
+    """Return the name of a file without its suffix; that of `notes 3. May` has none."""
     name = PurePosixPath(path.removesuffix(ZIPPED))
     return name.stem if suffix_of(name.name) else name.name
 
@@ -540,13 +548,13 @@ def _suffix(path: str) -> str:
 
 
 def _brief(reason: str) -> str:
-    """The start of a reason, without details."""
+    """Return the start of a reason, without details."""
     start = re.split(r"[;:,(]", reason, maxsplit=1)[0].strip()
     return re.sub(r"^is (an? )?", "", start)
 
 
 def _counts(counter: Counter[str]) -> str:
-    """The most frequent names with their counts, and the rest: they add up to the whole."""
+    """Return the most frequent names with their counts, and the rest: they add up to the whole."""
     few = counter.most_common(5)
     shown = [f"{number:,} {name}" for name, number in few]
     rest = counter.total() - sum(number for _, number in few)
@@ -554,14 +562,14 @@ def _counts(counter: Counter[str]) -> str:
 
 
 def _first(errors: dict[str, str]) -> str:
-    """The first errors, one per line."""
+    """Return the first errors, one per line."""
     lines = [f"  {path} {reason}" for path, reason in sorted(errors.items())[:MAX_SHOWN]]
     lines += [f"  … and {len(errors) - MAX_SHOWN:,} more"] * (len(errors) > MAX_SHOWN)
     return "\n".join(lines)
 
 
 def _unzipped(data: bytes, path: str) -> bytes:
-    """The contents of a file. Raises DataError for a damaged gzip file, or a large one."""
+    """Return the contents of a file. Raises DataError for a damaged gzip file, or a large one."""
     if not path.lower().endswith(ZIPPED):
         return data
     try:

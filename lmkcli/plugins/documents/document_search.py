@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def own_index_of(search: "Search") -> OwnIndex:
-    """The index in the cache for the documents of a search."""
+    """Return the index in the cache for the documents of a search."""
     call = EncodeCall(search.trust_remote_code, search.device, search.offline)
     return OwnIndex(collection_at(search.index), search.model, search.part(OwnIndexOptions), call)
 
@@ -33,7 +33,7 @@ class DocumentSearch:
     several = True  # vectors, and BM25
 
     def claims(self, search: "Search") -> bool:
-        """Whether INDEX is a collection of documents on disk, and one question or -i asks it."""
+        """Return whether INDEX is a collection of documents on disk, and one question or -i asks it."""
         return search.queries is None and bool(collection_at(search.index))
 
     def check(self, search: "Search") -> None:

@@ -61,7 +61,7 @@ class DocumentsIndex:
         return self._index.info._replace(kind="documents", search=search, meaning=meaning)
 
     def is_answered(self, query: "Query", ranking: "Ranking") -> bool | None:
-        """Whether the best hit is probably an answer; None if that was not measured for the model."""
+        """Return whether the best hit is probably an answer; None if that was not measured for the model."""
         least = None if self._model is None else _LEAST.get(self._model)
         return None if least is None else bool(len(ranking.scores) and ranking.scores[0] >= least)
 
@@ -88,12 +88,16 @@ class DocumentsIndex:
         return query_words(self._index, question)
 
     def file(self, doc_id: str) -> Path | None:
-        """The file that contains a document; None if it does not exist any more, or is in an archive."""
+        """Return the file that contains a document; None if it does not exist any more,
+        or is in an archive.
+        """
         path = file_at(self.root, doc_id) if self.root is not None else ""
         return self.root / path if self.root is not None and path else None
 
     def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
-        """The best passages, each with the headings above the answer, its file, and its page or lines."""
+        """Return the best passages, each with the headings above the answer, its file,
+        and its page or lines.
+        """
         found, words = self._index.passages(query, ids), self.query_words(query.text)
         docs = self.texts([*found])
         return {name: self._placed(docs[name], part, words) for name, part in found.items()}
@@ -120,18 +124,22 @@ class DocumentsIndex:
 
 
 def _lead(doc: "Doc") -> int:
-    """The characters of a document's content before its text: the title and a space."""
+    """Return the characters of a document's content before its text: the title and a space."""
     return len(doc.content) - len(doc.text)
 
 
 def _best(parts: list[str], words: "QueryWords") -> int:
-    """The number of the part with the greatest share of the question's words; the first one of equals."""
+    """Return the number of the part with the greatest share of the question's words; the
+    first one of equals.
+    """
     shares = [words.coverage(part) for part in parts]
     return shares.index(max(shares))
 
 
 def _whole_lines(text: str, begin: int, end: int) -> tuple[int, int]:
-    """A range of source code or of a log, with the rest of its first and last line, if they are not long."""
+    """Return a range of source code or of a log, with the rest of its first and last line, if they are not
+    long.
+    """
     first, last = text.rfind("\n", 0, begin) + 1, text.find("\n", end)
     last = len(text) if last < 0 else last
     return (
@@ -141,7 +149,9 @@ def _whole_lines(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _lines(text: str, begin: int, end: int, first: int) -> tuple[int, int]:
-    """The first and last line of a range without its empty ends; `first` is the number of the first line."""
+    """Return the first and last line of a range without its empty ends; `first` is the number of the first
+    line.
+    """
     inside = text[begin:end]
     begin += len(inside) - len(inside.lstrip())
     end -= len(inside) - len(inside.rstrip())
@@ -150,7 +160,7 @@ def _lines(text: str, begin: int, end: int, first: int) -> tuple[int, int]:
 
 
 def _heading(doc: "Doc", begin: int, end: int, words: "QueryWords") -> str:
-    """The headings above the answer in a range of the text, without the title of the document.
+    """Return the headings above the answer in a range of the text, without the title of the document.
 
     The answer is in the section with the greatest weight of the question's words. The weight of a word that
     is in n sections counts 1/n.

@@ -13,7 +13,8 @@ _SAMPLE = 1 << 20  # bytes; the whole file must have the encoding
 
 
 def guess_encoding(data: bytes) -> str:
-    """The encoding of a text that is not valid UTF-8; empty if the bytes are no text in a common encoding.
+    """Return the encoding of a text that is not valid UTF-8; empty if the bytes are no text in a common
+    encoding.
 
     'utf-8' if all but a few bytes are UTF-8.
     """
@@ -39,7 +40,8 @@ def guess_encoding(data: bytes) -> str:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether a text is UTF-8 with wrong bytes, such as the half of a character where a program cut it.
+    """Return whether a text is UTF-8 with wrong bytes, such as the half of a character where a program cut
+    it.
 
     Of a text in another encoding, few of the bytes beyond ASCII are characters of UTF-8.
     """

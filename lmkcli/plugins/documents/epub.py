@@ -43,7 +43,7 @@ def _element(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 def _chapters(
     archive: zipfile.ZipFile, book: ElementTree.Element, folder: str, encoding: str
 ) -> Iterator[str]:
-    """The texts of the chapters; those without text, such as a cover, are left out."""
+    """Yield the texts of the chapters; those without text, such as a cover, are left out."""
     read_page: FileReader = catalog.READERS.load("html")
     places = {
         item.get("id"): item.get("href", "") for item in book.iterfind(".//{*}manifest/{*}item")

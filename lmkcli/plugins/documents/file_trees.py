@@ -58,29 +58,31 @@ _LINES = frozenset((TEXT, "code", "log"))  # readers of files that may also be t
 
 
 def is_known(path: str) -> bool:
-    """Whether a file is read without a glob."""
+    """Return whether a file is read without a glob."""
     return bool(_reader_of(path)) or is_table(path)
 
 
 def is_archive(path: str) -> bool:
-    """Whether a file has the suffix of an archive, or of a compressed file that lmk does not unpack."""
+    """Return whether a file has the suffix of an archive, or of a compressed file that
+    lmk does not unpack.
+    """
     return bool(
         {PurePosixPath(path.lower()).suffix, PurePosixPath(unpacked(path)).suffix} & ARCHIVES
     )
 
 
 def is_table(path: str) -> bool:
-    """Whether a file has the suffix of a file of records."""
+    """Return whether a file has the suffix of a file of records."""
     return PurePosixPath(unpacked(path)).suffix in TABLES
 
 
 def kind_of(path: str) -> str:
-    """The reader of a file; files with an unknown suffix, which a glob selects, are text."""
+    """Return the reader of a file; files with an unknown suffix, which a glob selects, are text."""
     return _reader_of(path) or TEXT
 
 
 def _reader_of(path: str) -> str:
-    """The row of READERS for a file, by its name; '' if no reader reads such names."""
+    """Return the row of READERS for a file, by its name; '' if no reader reads such names."""
     suffixes, names = _readers()
     name = PurePosixPath(unpacked(path))
     while name.suffix and not suffix_of(name.name):  # a number of a log or a version
@@ -89,7 +91,7 @@ def _reader_of(path: str) -> str:
 
 
 def suffix_of(path: str) -> str:
-    """The suffix of a path in lower case; '' if what follows the last dot is no kind of file."""
+    """Return the suffix of a path in lower case; '' if what follows the last dot is no kind of file."""
     suffix = PurePosixPath(path).suffix.lower()
     return suffix if _SUFFIX.fullmatch(suffix) else ""
 
@@ -103,7 +105,7 @@ def _readers() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def claimed(name: str) -> str:
-    """The name in the source `folder` of documents: a folder, a file or an archive; else ''.
+    """Return the name in the source `folder` of documents: a folder, a file or an archive; else ''.
 
     A folder of documents is neither a BEIR folder nor an artifact.
     """
@@ -135,7 +137,9 @@ def check_no_queries(folder: Path, name: str) -> None:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether the library datasets wrote a folder: a dataset (files of Arrow), or a dictionary of splits."""
+    """Return whether the library datasets wrote a folder: a dataset (files of Arrow), or a dictionary of
+    splits.
+    """
     return (folder / _SPLITS).is_file() or all((folder / name).is_file() for name in _OF_DATASET)
 
 
@@ -154,7 +158,9 @@ def check_no_dataset(folder: Path) -> None:
 
 
 def _tables_of(folder: Path, words: frozenset[str]) -> list[str]:
-    """The tables in a folder whose own name, or the name of their folder, starts with one of the words."""
+    """Return the tables in a folder whose own name, or the name of their folder, starts with one of the
+    words.
+    """
     found = []
     for entry in sorted(folder.iterdir()):
         if _NAME_END.split(entry.name.lower(), maxsplit=1)[0] in words:
@@ -164,7 +170,9 @@ def _tables_of(folder: Path, words: frozenset[str]) -> list[str]:
 
 
 def is_artifact_folder(folder: Path) -> bool:
-    """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
+    """Return whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a
+    model.
+    """
     from lmkcli.artifact import manifest
     from lmkcli.artifact.outputs import COMPLETE
 
@@ -177,12 +185,12 @@ def is_artifact_folder(folder: Path) -> bool:
 
 
 def unpacked(path: str) -> str:
-    """The path in lower case, without the suffix of gzip."""
+    """Return the path in lower case, without the suffix of gzip."""
     return path.lower().removesuffix(ZIPPED)
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file is a document, or a zip archive of documents, rather than a file of records.
+    """Return whether a file is a document, or a zip archive of documents, rather than a file of records.
 
     A text file is no document, because it may be a table; an archive with tables is none. Raises DataError
     for a damaged archive.
@@ -205,7 +213,7 @@ def is_document(path: Path) -> bool:
 
 
 def _by_suffix(name: str) -> bool:
-    """Whether the suffix of a name is that of a document which is not made of lines."""
+    """Return whether the suffix of a name is that of a document which is not made of lines."""
     return _readers()[0].get(PurePosixPath(name).suffix, TEXT) not in _LINES
 
 
@@ -287,7 +295,7 @@ class _Walk:
                 self._file(inside)
 
     def _reaches(self, folder: str) -> bool:
-        """Whether a folder may contain selected files."""
+        """Return whether a folder may contain selected files."""
         return self._ignoring or any(_is_above(folder.split("/"), glob) for glob in self._globs)
 
     def _ignore_reason(self, path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> str:
@@ -338,7 +346,7 @@ class _Walk:
 
 
 def _unreadable_reason(place: Path, path: str) -> str:
-    """The reason why a file is unreadable; empty if it is readable."""
+    """Return the reason why a file is unreadable; empty if it is readable."""
     try:
         mode = place.stat().st_mode
     except OSError as error:
@@ -355,7 +363,7 @@ def _unreadable_reason(place: Path, path: str) -> str:
 
 
 def _is_above(folder: Sequence[str], glob: Sequence[str]) -> bool:
-    """Whether a folder may contain paths that match a glob, both divided at '/'."""
+    """Return whether a folder may contain paths that match a glob, both divided at '/'."""
     for name, pattern in zip(folder, glob, strict=False):
         if pattern == "**":
             return True
@@ -372,18 +380,20 @@ class FileTree(ABC):
 
     @abstractmethod
     def listing(self, selected: Callable[[str], bool], globs: Sequence[str] = ()) -> Listing:
-        """The files; `selected` tests a path. With globs, which select them, no folder is ignored."""
+        """Return the files; `selected` tests a path. With globs, which select them, no folder is ignored."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The bytes of a file. Raises DataError, with only the reason, if it is unreadable or too large."""
+        """Return the bytes of a file. Raises DataError, with only the reason, if it is unreadable or too
+        large.
+        """
 
     @abstractmethod
     def first_bytes(self, path: str) -> bytes:
-        """The first bytes of a file; none if it is a pipe or is unreadable."""
+        """Return the first bytes of a file; none if it is a pipe or is unreadable."""
 
     def is_text(self, path: str) -> bool:
-        """Whether a file without a suffix is a text by its first bytes.
+        """Return whether a file without a suffix is a text by its first bytes.
 
         Also true without any bytes: such a file is empty or unreadable, which its reader reports.
         """
@@ -437,7 +447,7 @@ def _first_bytes(file: Path) -> bytes:
 
 
 def read_file(file: Path) -> bytes:
-    """The bytes of a file on disk. Raises DataError, with only the reason."""
+    """Return the bytes of a file on disk. Raises DataError, with only the reason."""
     try:
         if file.stat().st_size > MAX_FILE:
             raise DataError(f"is larger than {MAX_FILE:,} bytes")
@@ -509,7 +519,7 @@ class ZipTree(FileTree):
 
 
 def _refusal(member: zipfile.ZipInfo) -> str:
-    """The reason why a file of an archive is not read; empty if it is."""
+    """Return the reason why a file of an archive is not read; empty if it is."""
     parts = member.filename.replace("\\", "/").split("/")
     if ".." in parts or member.filename.startswith(("/", "\\")) or ":" in parts[0]:
         return "has a path that leads out of the archive"
@@ -523,7 +533,9 @@ def _refusal(member: zipfile.ZipInfo) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a path in an archive has a name that starts with a dot, or is one of macOS' resource files."""
+    """Return whether a path in an archive has a name that starts with a dot, or is one of macOS' resource
+    files.
+    """
     names = path.split("/")
     return names[0] == "__MACOSX" or any(
         name.startswith(".") and name not in (".", "..") for name in names

@@ -38,18 +38,18 @@ class IgnoreRules:
         return cls(folder, GitIgnoreSpec.from_lines(lines))
 
     def decision(self, path: str) -> bool | None:
-        """Whether the rules ignore a path (a folder ends with '/'); None if no rule applies."""
+        """Return whether the rules ignore a path (a folder ends with '/'); None if no rule applies."""
         inside = path.removeprefix(f"{self.folder}/") if self.folder else path
         return self.spec.check_file(inside).include
 
 
 def is_ignored(path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> bool:
-    """Whether the rules ignore a path. As in git, those of the nearest folder decide."""
+    """Return whether the rules ignore a path. As in git, those of the nearest folder decide."""
     name = f"{path}/" if is_folder else path
     decisions = (each.decision(name) for each in reversed(rules))
     return next((each for each in decisions if each is not None), False)
 
 
 def is_dependencies(folder: Path) -> bool:
-    """Whether a folder contains the dependencies of a program: a folder of a package manager."""
+    """Return whether a folder contains the dependencies of a program: a folder of a package manager."""
     return folder.name in _DEPENDENCIES or (folder / _ENVIRONMENT).is_file()

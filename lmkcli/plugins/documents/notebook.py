@@ -38,7 +38,7 @@ def read(data: bytes, encoding: str) -> FileText:
 
 
 def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """The cells; those of the formats before 4 are in worksheets."""
+    """Return the cells; those of the formats before 4 are in worksheets."""
     if "worksheets" in notebook:
         return [cell for sheet in notebook["worksheets"] for cell in sheet["cells"]]
     cells: list[dict[str, Any]] = notebook["cells"]
@@ -46,7 +46,7 @@ def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(cell: dict[str, Any]) -> Iterator[str]:
-    """The blocks of Markdown of a cell."""
+    """Yield the blocks of Markdown of a cell."""
     kind = cell["cell_type"]
     if kind == "code":
         yield _fenced(_joined(cell["source"] if "source" in cell else cell["input"]))
@@ -59,7 +59,7 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
 
 
 def _output(output: dict[str, Any]) -> str:
-    """An output as Markdown; '' if it is long, a warning, or only for the eye."""
+    """Return an output as Markdown; '' if it is long, a warning, or only for the eye."""
     kind = output["output_type"]
     if kind in ("error", "pyerr"):
         return _fenced(f"{output.get('ename', '')}: {output.get('evalue', '')}")
@@ -89,10 +89,10 @@ def _fenced(code: str) -> str:
 
 
 def _joined(lines: str | list[str]) -> str:
-    """A text, which a notebook may store as a list of lines."""
+    """Return a text, which a notebook may store as a list of lines."""
     return lines if isinstance(lines, str) else "".join(lines)
 
 
 def _clean(text: str) -> str:
-    """The text without NULs, and with '?' for halves of characters, which JSON can contain."""
+    """Return the text without NULs, and with '?' for halves of characters, which JSON can contain."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")

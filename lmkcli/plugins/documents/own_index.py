@@ -57,7 +57,7 @@ _COMPRESSED = (".gz", ".zst", ".zip")
 
 
 def collection_at(path: Path) -> str:
-    """The name of the collection of documents at a path on disk, with its options; else empty.
+    """Return the name of the collection of documents at a path on disk, with its options; else empty.
 
     Artifacts, runs, models and missing paths are no collections. A folder without a BEIR corpus is a
     collection of its files. A single text, page or PDF is a collection of one document.
@@ -77,7 +77,7 @@ def collection_at(path: Path) -> str:
 
 
 def _file(file: Path, explicit: bool) -> str:
-    """The name of the collection in a file; empty for a run, and for a file of another kind.
+    """Return the name of the collection in a file; empty for a run, and for a file of another kind.
 
     `explicit` is whether the user called the file a document.
     """
@@ -102,7 +102,7 @@ def _escaped(name: str) -> str:
 
 
 def _recipe_flag(name: str) -> Flag:
-    """The flag of a recipe, for the vectors that a search makes."""
+    """Return the flag of a recipe, for the vectors that a search makes."""
     flag = next(each.flag for each in options(RecipeOptions) if each.name == name)
     return replace(flag, often=False, ineffective=_of_index)
 
@@ -174,7 +174,7 @@ class OwnIndex:
         return _stem(self.collection)
 
     def is_current(self) -> bool:
-        """Whether the index is complete, and no file has changed since its last update."""
+        """Return whether the index is complete, and no file has changed since its last update."""
         from lmkcli.data.collection import open_collection
 
         state = read_state(self.folder)
@@ -291,7 +291,7 @@ def _run(operation: Encode | BuildIndex, report: Report) -> Any:
 
 
 def _changes(encoded: Any) -> str:
-    """A description of the documents that changed."""
+    """Return a description of the documents that changed."""
     if not isinstance(encoded, EncodedUpdate):
         return "its index is made again"
     return (
@@ -301,7 +301,7 @@ def _changes(encoded: Any) -> str:
 
 
 def read_state(folder: Path) -> IndexState | None:
-    """The state of an index in the cache; None if it is not complete."""
+    """Return the state of an index in the cache; None if it is not complete."""
     from lmkcli.system.input_files import read_json
 
     try:
@@ -315,12 +315,12 @@ def _is_current(state: IndexState | None, stamp: dict[str, list[int]]) -> bool:
 
 
 def root() -> Path:
-    """The folder of all these indexes."""
+    """Return the folder of all these indexes."""
     return caches.lmk_cache() / "search"
 
 
 def indexes() -> Iterator[tuple[Path, IndexState | None]]:
-    """The folders of these indexes, with their states."""
+    """Yield the folders of these indexes, with their states."""
     if root().is_dir():
         for folder in sorted(each for each in root().iterdir() if each.is_dir()):
             try:
@@ -344,7 +344,9 @@ def described() -> Iterator[caches.Kept]:
 
 
 def shown(text: str, near: bool = False) -> str:
-    """The name of a collection or a path as a user would write it; with `near`, from the current folder."""
+    """Return the name of a collection or a path as a user would write it; with `near`, from the current
+    folder.
+    """
     home = str(Path.home())
     text = text.removeprefix("folder:")
     if near and text.startswith(f"{os.getcwd()}/"):
@@ -353,7 +355,7 @@ def shown(text: str, near: bool = False) -> str:
 
 
 def _stem(collection: str) -> str:
-    """The last name in the path of a collection."""
+    """Return the last name in the path of a collection."""
     name = Path(divided(collection)[0].removeprefix("folder:")).name
     return name[:40] or "root"
 

@@ -41,7 +41,7 @@ def _pages(data: bytes) -> tuple[str, list[str]]:
 
 
 def _page_text(document: PdfDocument, number: int) -> str:
-    """The text of a page; that of a form includes what is written in its fields."""
+    """Return the text of a page; that of a form includes what is written in its fields."""
     page = document[number]
     if document.formenv is not None:
         with suppress(PdfiumError):

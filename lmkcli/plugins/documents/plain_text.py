@@ -57,7 +57,7 @@ def read_markdown(data: bytes, encoding: str) -> FileText:
 
 
 def markdown_document(text: str, title: str = "") -> FileText:
-    """The document of a text in Markdown; `title` has priority over a title in the text."""
+    """Return the document of a text in Markdown; `title` has priority over a title in the text."""
     own, text = _front_matter(text)
     title = title or own
     text = _PICTURE.sub("", _without_comments(text))
@@ -69,7 +69,9 @@ def markdown_document(text: str, title: str = "") -> FileText:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """The title in the metadata at the start of a text, and the rest; without metadata, '' and the text."""
+    """Return the title in the metadata at the start of a text, and the rest; without metadata, '' and the
+    text.
+    """
     found = _FRONT.match(text)
     lines = found["block"].split("\n") if found else []
     keys = [_KEYS[found["mark"]].match(line) for line in lines] if found else []
@@ -83,7 +85,7 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 
 def _scalar(value: str, following: list[str]) -> str:
-    """A text of YAML or TOML: plain, in quotes, or in the indented lines below it."""
+    """Return a text of YAML or TOML: plain, in quotes, or in the indented lines below it."""
     value = value.strip()
     if not value or value[0] in "|>":
         folded = list(takewhile(lambda line: line[:1] in (" ", "\t"), following))
@@ -97,7 +99,7 @@ def _scalar(value: str, following: list[str]) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """The text with empty lines for comments; a comment in a fenced block is code, and stays."""
+    """Return the text with empty lines for comments; a comment in a fenced block is code, and stays."""
     blocks = fenced_blocks(text)
     return _COMMENT.sub(
         lambda found: (

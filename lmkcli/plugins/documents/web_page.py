@@ -67,7 +67,7 @@ def read(data: bytes, encoding: str) -> FileText:
 
 
 def _declared_encoding(head: bytes) -> str:
-    """The encoding that a page declares in its first bytes, as browsers understand it; '' without one.
+    """Return the encoding that a page declares in its first bytes, as browsers understand it; '' without one.
 
     Source: HTML standard, section 13.2.3.2 (prescan a byte stream). Labels that browsers do not know are
     ignored, even if Python knows them.
@@ -80,7 +80,7 @@ def _declared_encoding(head: bytes) -> str:
 
 
 def _attributes(tag: bytes) -> dict[bytes, bytes]:
-    """The attributes of a tag; the first of a name counts."""
+    """Return the attributes of a tag; the first of a name counts."""
     found: dict[bytes, bytes] = {}
     for each in _ATTRIBUTE.finditer(tag):
         found.setdefault(each[1].lower(), each[2] or each[3] or each[4] or b"")
@@ -88,7 +88,7 @@ def _attributes(tag: bytes) -> dict[bytes, bytes]:
 
 
 def _label(meta: dict[bytes, bytes]) -> bytes:
-    """The label of an encoding in a <meta>; empty if it declares none."""
+    """Return the label of an encoding in a <meta>; empty if it declares none."""
     if b"charset" in meta:
         return meta[b"charset"]
     if meta.get(b"http-equiv", b"").strip().lower() != b"content-type":
@@ -98,7 +98,9 @@ def _label(meta: dict[bytes, bytes]) -> bytes:
 
 
 def _parse(page: str) -> Any:
-    """The element tree of a page. Raises DataError if the page is empty or cannot be parsed to its end."""
+    """Return the element tree of a page. Raises DataError if the page is empty or cannot be parsed to its
+    end.
+    """
     parser = html.HTMLParser(encoding="utf-8")
     try:
         tree = html.document_fromstring(page.encode("utf-8", "replace"), parser=parser)
@@ -111,7 +113,7 @@ def _parse(page: str) -> Any:
 
 
 def _is_hidden(element: Any) -> bool:
-    """Whether a browser with scripts shows nothing of an element."""
+    """Return whether a browser with scripts shows nothing of an element."""
     if element.tag in _NEVER_SHOWN or (element.tag == "dialog" and "open" not in element.attrib):
         return True
     hidden = element.get("hidden")

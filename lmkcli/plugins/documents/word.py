@@ -86,7 +86,7 @@ class _Story:
         self.notes: list[tuple[str, str]] = []
 
     def block_lines(self, block: Any) -> Iterator[str]:
-        """The lines of a paragraph, with its text boxes after it, or of a table."""
+        """Yield the lines of a paragraph, with its text boxes after it, or of a table."""
         if block.tag == _PARAGRAPH:
             yield "".join(self._characters(block))
             for box in _children(block, (_BOX,)):
@@ -97,18 +97,18 @@ class _Story:
                 yield "\t".join(map(self._cell, _children(row, (_CELL,))))
 
     def story_lines(self, parent: Any) -> Iterator[str]:
-        """The lines of all paragraphs and tables in an element."""
+        """Return the lines of all paragraphs and tables in an element."""
         return chain.from_iterable(map(self.block_lines, _children(parent, (_PARAGRAPH, _TABLE))))
 
     def _cell(self, cell: Any) -> str:
-        """The words of a cell; '' for the continuation of a cell that spans rows."""
+        """Return the words of a cell; '' for the continuation of a cell that spans rows."""
         merged = cell.find(f"{qn('w:tcPr')}/{qn('w:vMerge')}")
         if merged is not None and merged.get(qn("w:val")) != "restart":
             return ""
         return " ".join(" ".join(self.story_lines(cell)).split())
 
     def _characters(self, parent: Any) -> Iterator[str]:
-        """The pieces of the text of a paragraph, without its text boxes."""
+        """Yield the pieces of the text of a paragraph, without its text boxes."""
         for child in _shown(parent):
             if child.tag in _TEXTS:
                 yield child.text or ""
@@ -124,7 +124,7 @@ class _Story:
 
 
 def _children(parent: Any, tags: tuple[str, ...]) -> Iterator[Any]:
-    """The nearest elements inside an element that have one of the tags, in order."""
+    """Yield the nearest elements inside an element that have one of the tags, in order."""
     for child in _shown(parent):
         if child.tag in tags:
             yield child
@@ -133,7 +133,7 @@ def _children(parent: Any, tags: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _shown(parent: Any) -> Iterator[Any]:
-    """The children of an element that Word shows; of alternatives, the first one."""
+    """Yield the children of an element that Word shows; of alternatives, the first one."""
     for child in parent:
         if child.tag == _ALTERNATIVES:
             choice = child.find(_CHOICE)
@@ -148,13 +148,13 @@ def _is_hidden(run: Any) -> bool:
 
 
 def _style(block: Any) -> str:
-    """The id of the style of a paragraph; '' without one, and for tables."""
+    """Return the id of the style of a paragraph; '' without one, and for tables."""
     style = block.find(f"{qn('w:pPr')}/{qn('w:pStyle')}")
     return "" if style is None else str(style.get(qn("w:val")))
 
 
 def _note_lines(part: Any, reader: _Story) -> Iterator[str]:
-    """The lines of the notes to which the text refers: footnotes, then endnotes."""
+    """Yield the lines of the notes to which the text refers: footnotes, then endnotes."""
     for kind in _NOTES.values():
         related = [each for each in part.rels.values() if each.reltype.endswith(f"/{kind}")]
         places = [number for name, number in reader.notes if name == kind]

@@ -41,11 +41,11 @@ class Exported(Result):
     text: str
 
     def as_json(self) -> Any:
-        """The folder and the facts."""
+        """Return the folder and the facts."""
         return {"output": str(self.output), **self.facts}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder and its facts."""
+        """Yield the folder and its facts."""
         yield f"{self.output}: {self.text}"
 
 
@@ -136,7 +136,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         return catalog.EXPORTERS[self.to].takes
 
     def variant(self) -> tuple[str, str]:
-        """The target."""
+        """Return the target."""
         return self.to, f"--to {self.to}"
 
     def ineffective(self, option: Option) -> str:

@@ -30,7 +30,7 @@ def write_flat(path: Path, rows: int, dim: int, blocks: Iterable[NDArray[np.floa
 
 
 def open_flat(path: Path) -> NDArray[np.float32]:
-    """The rows [rows, dim] of such a file as a memory map; DataError for any other file."""
+    """Return the rows [rows, dim] of such a file as a memory map; DataError for any other file."""
     check_finite(path)
     with open(path, "rb") as file:
         head = file.read(_HEADER.size)

@@ -38,11 +38,11 @@ class Imported(Result):
     facts: dict[str, Any]
 
     def as_json(self) -> Any:
-        """The folder and its counts."""
+        """Return the folder and its counts."""
         return {"output": str(self.output), **self.facts}
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder and its counts."""
+        """Yield the folder and its counts."""
         documents = counted(self.facts["documents"], "document")
         yield f"{self.output}: {documents}, {self.facts['dim']:,} dimensions"
 
@@ -98,7 +98,7 @@ class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
         return catalog.IMPORTERS[self.origin].takes
 
     def variant(self) -> tuple[str, str]:
-        """The format."""
+        """Return the format."""
         return self.origin, f"--from {self.origin}"
 
     def check(self) -> None:

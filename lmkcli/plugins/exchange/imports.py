@@ -102,7 +102,9 @@ def open_foreign(source: Path, kind: str, ids: Path | None) -> ForeignVectors:
 
 
 def open_numpy(source: Path, ids: Path | None) -> ForeignVectors:
-    """A matrix in a .npy file and a file with an id per line; or a folder with vectors.npy and ids.txt."""
+    """Return a matrix in a .npy file and a file with an id per line; or a folder with vectors.npy and
+    ids.txt.
+    """
     matrix = source / "vectors.npy" if source.is_dir() else source
     lines = ids or (source / "ids.txt" if source.is_dir() else None)
     if lines is None:
@@ -133,7 +135,7 @@ def open_numpy(source: Path, ids: Path | None) -> ForeignVectors:
 
 
 def open_pyserini(source: Path, ids: Path | None) -> ForeignVectors:
-    """A folder with `index` and `docid`, or with the .jsonl files of pyserini.encode."""
+    """Yield a folder with `index` and `docid`, or with the .jsonl files of pyserini.encode."""
     if ids is not None:
         raise UsageError(
             "--ids has no effect with --from pyserini, because these files contain ids; drop it"
@@ -162,7 +164,7 @@ def open_pyserini(source: Path, ids: Path | None) -> ForeignVectors:
 def _rows_with_ids(
     array: NDArray[np.floating], path: Path
 ) -> Callable[[], Iterator[ForeignVector]]:
-    """The rows of a matrix with the ids of a file; DataError if their numbers differ."""
+    """Yield the rows of a matrix with the ids of a file; DataError if their numbers differ."""
     count = sum(1 for _ in _lines(path))
     if count != len(array):
         raise DataError(
@@ -203,7 +205,7 @@ def _json_row(line: str, where: str) -> ForeignVector:
 
 
 def unknown_recipe(unit: str = "doc") -> Recipe:
-    """The recipe of vectors from an unknown model."""
+    """Return the recipe of vectors from an unknown model."""
     side = EncoderConfig("", "", "", pool="", normalize=False, similarity="dot")
     return Recipe(replace(side, unit=unit), side)
 

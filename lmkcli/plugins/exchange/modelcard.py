@@ -68,13 +68,13 @@ def model_card(
 
 
 def _base(resolved: ResolvedRecipe, trained: TrainingRecord | None) -> str:
-    """The name of the base model, with the name on the hub for the model of the extra `demo`."""
+    """Return the name of the base model, with the name on the hub for the model of the extra `demo`."""
     base = trained["base"] if trained else resolved.folder.name
     return _MINILM if base == MINILM else base
 
 
 def _is_hub_name(name: str) -> bool:
-    """Whether a model is known by its name elsewhere: neither a path, nor a name of lmk."""
+    """Return whether a model is known by its name elsewhere: neither a path, nor a name of lmk."""
     parts = name.split("/")
     return (
         len(parts) == 2
@@ -85,7 +85,9 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _public(spelling: str) -> str:
-    """A model or a source, such as 'docs.jsonl,negatives=run.trec', without the folders of this machine."""
+    """Return a model or a source, such as 'docs.jsonl,negatives=run.trec', without the folders of this
+    machine.
+    """
     return ",".join(map(_public_word, spelling.split(",")))
 
 
@@ -112,7 +114,7 @@ def _summary(resolved: ResolvedRecipe, trained: TrainingRecord | None) -> str:
 
 
 def _granularity(doc: EncoderConfig, trained: TrainingRecord | None) -> str:
-    """The granularity, and those of the training."""
+    """Return the granularity, and those of the training."""
     drawn = [gran for gran in trained["granularities"] if gran] if trained else []
     if not doc.gran:
         return ""
@@ -145,7 +147,7 @@ lmk encode COLLECTION -m REPOSITORY -o vectors/
 
 
 def _scores(log: Path, weights: str, note: Callable[[str], None]) -> list[_Score]:
-    """The newest score of each collection and setting, for runs with vectors of these weights."""
+    """Return the newest score of each collection and setting, for runs with vectors of these weights."""
     found: dict[tuple[str, tuple[str, ...]], _Score] = {}
     others = 0
     for entry in scorelog.read(log):
@@ -162,7 +164,7 @@ def _scores(log: Path, weights: str, note: Callable[[str], None]) -> list[_Score
 
 
 def _weights(entry: scorelog.LogEntry) -> Iterator[str]:
-    """The digests of the weights in the lineage of an entry."""
+    """Yield the digests of the weights in the lineage of an entry."""
     for step in entry.get("lineage", []):
         recipe = step["identity"].get("recipe")
         if isinstance(recipe, dict) and isinstance(recipe.get("doc"), dict):
@@ -170,7 +172,7 @@ def _weights(entry: scorelog.LogEntry) -> Iterator[str]:
 
 
 def _results(scores: Sequence[_Score]) -> Iterator[EvalResult]:
-    """The entries of the model index in the metadata."""
+    """Yield the entries of the model index in the metadata."""
     for score in scores:
         for measure, value in score.scores.items():
             yield EvalResult(
@@ -186,7 +188,7 @@ def _results(scores: Sequence[_Score]) -> Iterator[EvalResult]:
 
 
 def _evaluation(scores: Sequence[_Score], trained: TrainingRecord | None) -> str:
-    """The scores of the log, and those of the development set of the training."""
+    """Return the scores of the log, and those of the development set of the training."""
     parts = []
     if scores:
         measures = list(dict.fromkeys(name for score in scores for name in score.scores))

@@ -161,7 +161,7 @@ class HaystackCollection(Collection):
             yield Doc(name, join_chunks(texts[row] for row in passages))
 
     def _rows(self, row: int, name: str) -> list[int]:
-        """The rows of the passages of one document, with the evidence at its position."""
+        """Return the rows of the passages of one document, with the evidence at its position."""
         rng = KeyedRng("distractors", self._haystack.seed, name)
         distractors: dict[int, None] = {}  # a set in the order of insertion
         while len(distractors) < self._haystack.distractors:

@@ -96,7 +96,7 @@ def _distributions(path: tuple[str, ...]) -> Mapping[str, list[str]]:
 
 
 def package_tree(package: str) -> Tree:
-    """The source files of an installed package or of a single-file module. Nothing is imported."""
+    """Return the source files of an installed package or of a single-file module. Nothing is imported."""
     if package in sys.stdlib_module_names:
         raise UsageError(
             f"python/{package}: {package} belongs to the standard library; its functions are in "
@@ -171,7 +171,7 @@ class Module(NamedTuple):
 
 
 def query_functions(tree: Tree) -> list[Function]:
-    """The functions with a query: the first sentence is long enough, and no other function has it."""
+    """Return the functions with a query: the first sentence is long enough, and no other function has it."""
     functions = [each for module in read_modules(tree).values() for each in module.functions]
     times = Counter(function.sentence for function in functions)
     return [
@@ -197,7 +197,7 @@ def read_modules(tree: Tree) -> dict[str, Module]:
 
 
 def _walk(tree: Tree) -> Iterator[tuple[Path, str]]:
-    """The path and the dotted name of every module that is read."""
+    """Yield the path and the dotted name of every module that is read."""
     if tree.root.is_file():
         yield tree.root, tree.prefix
     for folder, folders, files in os.walk(tree.root):
@@ -219,7 +219,7 @@ def _walk(tree: Tree) -> Iterator[tuple[Path, str]]:
 
 
 def _is_read(name: str, tree: Tree) -> bool:
-    """Whether a module or package of this name is read."""
+    """Return whether a module or package of this name is read."""
     return name.isidentifier() and name not in SKIPPED and (tree.private or _public(name))
 
 

@@ -15,13 +15,13 @@ class KeyedRng:
         self._count = 0
 
     def below(self, n: int) -> int:
-        """A random number from 0 to n - 1, uniform up to about one part in 2**64."""
+        """Return a random number from 0 to n - 1, uniform up to about one part in 2**64."""
         self._count += 1
         digest = hashlib.sha256(f"{self._key}#{self._count}".encode()).digest()
         return int.from_bytes(digest[:16], "big") % n
 
     def choice(self, items: Sequence[Item]) -> Item:
-        """One random item."""
+        """Return one random item."""
         return items[self.below(len(items))]
 
     def sample(self, items: Sequence[Item], k: int) -> list[Item]:

@@ -216,7 +216,7 @@ class SyntheticCollection(Collection):
         return Doc(f"d{number:02d}", "\n".join(part for part in parts if part))
 
     def _split(self, number: int) -> tuple[list[str], list[str]]:
-        """The sentences before and after the fact. Fact and sentences have exactly `_words` words."""
+        """Return the sentences before and after the fact. Fact and sentences have exactly `_words` words."""
         sentences: list[str] = []
         left = self._words - len(self._needles[number].fact.split())
         for sentence in self._filler:
@@ -251,7 +251,7 @@ def _facts(rng: KeyedRng) -> list[Needle]:
 
 
 def essay(seed: int) -> Iterator[str]:
-    """The sentences of an endless essay, which depends only on the seed."""
+    """Yield the sentences of an endless essay, which depends only on the seed."""
     rng = KeyedRng("essay", seed)
     while True:
         a, b = rng.sample(_SUBJECTS, 2)

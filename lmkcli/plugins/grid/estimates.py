@@ -61,7 +61,7 @@ def _model(step: "GridStep") -> tuple[str, str]:
 def _planned(
     step: "GridStep", missing: Mapping[str, "GridStep"], errors: dict[str, str]
 ) -> "CollectionJob | str":
-    """The job of an encoding, or the reason why its cost is unknown."""
+    """Return the job of an encoding, or the reason why its cost is unknown."""
     from lmkcli.encoding import jobs
     from lmkcli.plugins.grid.steps import local_model
 
@@ -86,7 +86,7 @@ def _planned(
 
 
 def _estimator() -> "Callable[[CollectionJob], Estimate | str]":
-    """A function that returns the estimate of a job, or the reason why it is unknown."""
+    """Return a function that returns the estimate of a job, or the reason why it is unknown."""
     from lmkcli.encoding.forecast import (
         Estimator,
     )  # only for models on this machine: it imports torch
@@ -103,7 +103,7 @@ def _estimator() -> "Callable[[CollectionJob], Estimate | str]":
 
 
 def _read_error(collection: str) -> str:
-    """The reason why the documents of a collection cannot be read; empty if they can."""
+    """Return the reason why the documents of a collection cannot be read; empty if they can."""
     from lmkcli.artifact import manifest
     from lmkcli.data.collection import Shard, open_collection
 
@@ -127,7 +127,7 @@ def summed(estimates: Estimates) -> tuple[str, str]:
 
 
 def unknown(estimates: Estimates) -> Iterator[str]:
-    """The most frequent reasons for unknown disk space and time."""
+    """Yield the most frequent reasons for unknown disk space and time."""
     reasons = Counter(each for each in estimates.values() if isinstance(each, str))
     for why, count in reasons.most_common(_MOST_REASONS):
         yield f"disk and time not known ({count} of {len(estimates)} encodings): {why}"
@@ -136,7 +136,7 @@ def unknown(estimates: Estimates) -> Iterator[str]:
 
 
 def as_json(estimate: "Estimate | str | None") -> dict[str, Any]:
-    """An estimate as JSON: disk in bytes and seconds, or the reason why they are unknown."""
+    """Return an estimate as JSON: disk in bytes and seconds, or the reason why they are unknown."""
     if estimate is None:
         return {}
     return {"not known": estimate} if isinstance(estimate, str) else estimate._asdict()

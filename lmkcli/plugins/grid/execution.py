@@ -59,18 +59,18 @@ class ResultsFolder:
     folder: Path
 
     def of(self, key: str) -> Path:
-        """The folder of a step."""
+        """Return the folder of a step."""
         return self.folder / STEPS / key
 
     def is_done(self, step: GridStep) -> bool:
-        """Whether a step has succeeded and its output still exists."""
+        """Return whether a step has succeeded and its output still exists."""
         # Plans have tens of thousands of steps, and joining texts is faster than joining paths.
         folder = f"{self.folder}/{STEPS}/{step.key}"
         names = (*step.result_names(), OUTPUTS[step.verb])
         return os.path.isdir(folder) and all(os.path.exists(f"{folder}/{name}") for name in names)
 
     def missing(self, plan: Plan) -> dict[str, GridStep]:
-        """The steps that must run for the cells of the plan, in a possible order.
+        """Return the steps that must run for the cells of the plan, in a possible order.
 
         The inputs of a finished step are not required: vectors may be removed after the search.
         """
@@ -91,7 +91,7 @@ class ResultsFolder:
                     (self.of(step.key) / name).unlink(missing_ok=True)
 
     def error(self, key: str) -> str:
-        """The last message of the command of a step; empty if there is none."""
+        """Return the last message of the command of a step; empty if there is none."""
         if not os.path.isfile(f"{self.folder}/{STEPS}/{key}/{LOG}"):
             return ""
         text = (self.of(key) / LOG).read_text(encoding="utf-8", errors="replace")
@@ -101,7 +101,7 @@ class ResultsFolder:
         return " ".join(message.split())[:_LONGEST]
 
     def seconds(self, key: str) -> float | None:
-        """The seconds of the commands of a step that succeeded; None if there are none."""
+        """Return the seconds of the commands of a step that succeeded; None if there are none."""
         log = self.of(key) / LOG
         lines = (
             log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
@@ -365,7 +365,7 @@ _BREAKS = {ord("\n"): " ", ord("\t"): " "}
 
 
 def _line(what: str, text: str) -> str:
-    """The text if it can be a part of one line of a script; UsageError otherwise.
+    """Return the text if it can be a part of one line of a script; UsageError otherwise.
 
     A newline would end the line: the shell would run the rest, or sbatch would read it as an option.
     """
@@ -443,7 +443,7 @@ def submit(scripts: Sequence[Path], folder: Path) -> dict[str, str]:
 
 
 def queued_tasks(folder: Path) -> list[str]:
-    """The tasks of the last submission that have not ended, as job_task."""
+    """Return the tasks of the last submission that have not ended, as job_task."""
     file = folder / SLURM / JOBS
     if not file.is_file():
         return []
@@ -454,7 +454,7 @@ def queued_tasks(folder: Path) -> list[str]:
 
 
 def _output(words: Sequence[str]) -> str:
-    """The output of a program of SLURM."""
+    """Return the output of a program of SLURM."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -76,14 +76,14 @@ class GridPlan(Result):
         return {"cells": cells, "steps": steps}
 
     def as_columns(self) -> Mapping[str, Any]:
-        """One row per cell, with its state."""
+        """Return one row per cell, with its state."""
         return {
             "cell": [cell.name for cell in self.plan.cells],
             "state": [self._state(cell.name) for cell in self.plan.cells],
         }
 
     def blocks(self) -> Iterator[Table | str]:
-        """One row per cell, then one row per command."""
+        """Yield one row per cell, then one row per command."""
         rows = [[cell.name, self._state(cell.name)] for cell in self.plan.cells]
         yield Table(["cell", "state"], rows)
         yield ""
@@ -101,7 +101,9 @@ class GridPlan(Result):
         yield from self.remarks
 
     def _commands(self) -> list[list[Any]]:
-        """One row per command: how many cells use it, and how many steps it has, shared and missing."""
+        """Return one row per command: how many cells use it, and how many steps it has,
+        shared and missing.
+        """
         missing, uses = self._missing, self.plan.uses()
         rows: list[list[Any]] = []
         for verb in dict.fromkeys(step.verb for step in self.plan.steps.values()):
@@ -129,15 +131,15 @@ class Lineage(Result):
     facts: dict[str, Any]
 
     def as_json(self) -> Any:
-        """The facts."""
+        """Return the facts."""
         return self.facts
 
     def as_columns(self) -> Mapping[str, Any]:
-        """One row per step."""
+        """Return one row per step."""
         return columns_of([{"step": each["key"], **each} for each in self.facts["steps"]])
 
     def blocks(self) -> Iterator[Table | str]:
-        """One row per step, then the scores."""
+        """Yield one row per step, then the scores."""
         rows = [
             [each["key"], "yes" if each["done"] else "no", each["seconds"], each["command"]]
             for each in self.facts["steps"]
@@ -155,7 +157,7 @@ class Submitted(Result):
     queued: tuple[str, ...] = ()  # tasks of an earlier submission; if any, nothing was submitted
 
     def blocks(self) -> Iterator[Table | str]:
-        """A line for each job."""
+        """Yield a line for each job."""
         if self.queued:
             few = " ".join(self.queued[:10])
             yield f"{len(self.queued)} tasks of this grid are in the queue: {few}"
@@ -178,11 +180,11 @@ class GridScores(Result):
     failure: LmkError | None = None
 
     def as_json(self) -> Any:
-        """One row per cell and measure."""
+        """Return one row per cell and measure."""
         return self._long().as_json()
 
     def blocks(self) -> Iterator[Table | str]:
-        """The table of scores and the legend of its marks."""
+        """Yield the table of scores and the legend of its marks."""
         if self.compared is None:
             return
         if self.form in PROGRAMS:
@@ -200,7 +202,7 @@ class GridScores(Result):
             yield "The cost of encoding: means over the collections, and the peak memory of process or GPU."
 
     def notes(self) -> Iterator[str]:
-        """The path of the report, and the number of unfinished cells."""
+        """Yield the path of the report, and the number of unfinished cells."""
         if self.report is not None:
             yield f"{self.report} contains the tables, their plots and all commands"
         if self.scored and len(self.scored) < len(self.plan.cells):
@@ -208,7 +210,9 @@ class GridScores(Result):
             yield f"unfinished cells: {left} of {len(self.plan.cells)}"
 
     def _long(self) -> Table:
-        """One row per cell and measure: its axes, and the cost of its encodings, with sizes in bytes."""
+        """Return one row per cell and measure: its axes, and the cost of its encodings,
+        with sizes in bytes.
+        """
         from lmkcli.plugins.grid.gridfile import MEASURES, varying
         from lmkcli.plugins.grid.scores import mean_cost
 
@@ -230,7 +234,7 @@ class GridScores(Result):
 
 
 def _legends(compared: "GridTable", correction: str) -> Iterator[str]:
-    """The meaning of the marks."""
+    """Yield the meaning of the marks."""
     from lmkcli.operations import score_tables
     from lmkcli.plugins.grid.scores import WINS
 
@@ -346,7 +350,7 @@ class LayoutOptions(Settings):
     ] = Format.table
 
     def laid_out(self, grid: "GridFile") -> "GridFile":
-        """The grid with the table that these options select."""
+        """Return the grid with the table that these options select."""
         from lmkcli.plugins.grid.gridfile import TableChoice, check_axes
 
         table = TableChoice(
@@ -488,12 +492,12 @@ def _failure(plan: "Plan", outcome: "Outcome") -> LmkError | None:
 
 
 def described(results: Path, cell: str | None) -> Result:
-    """The state of the results of a grid, or the steps of one cell, for `lmk show`."""
+    """Return the state of the results of a grid, or the steps of one cell, for `lmk show`."""
     return state(results) if cell is None else lineage(results, cell)
 
 
 def state(folder: Path) -> GridPlan:
-    """The states of the cells in a folder of results, and the command that finishes them."""
+    """Return the states of the cells in a folder of results, and the command that finishes them."""
     from lmkcli.plugins.grid import plan
     from lmkcli.plugins.grid.execution import ResultsFolder
 
@@ -510,7 +514,7 @@ def state(folder: Path) -> GridPlan:
 
 
 def lineage(folder: Path, name: str) -> Lineage:
-    """The lineage of one cell."""
+    """Return the lineage of one cell."""
     from lmkcli.plugins.grid import plan, scores
     from lmkcli.plugins.grid.execution import ResultsFolder
 
@@ -539,7 +543,7 @@ def lineage(folder: Path, name: str) -> Lineage:
 def scores(
     plan: "Plan", results: "ResultsFolder", correction: str, form: Format, report: Report
 ) -> GridScores:
-    """The scores of the finished cells. This also writes them to the log of the results."""
+    """Return the scores of the finished cells. This also writes them to the log of the results."""
     from lmkcli.plugins.grid import html_report
     from lmkcli.plugins.grid import scores as measured
     from lmkcli.plugins.grid.scores import TableLayout, table

@@ -49,7 +49,7 @@ _SHOWN = 10  # errors of one kind in a message
 
 @cache
 def settings(verb: str) -> dict[str, Option]:
-    """The settings of a command by their names in a grid file: the flag, and the field."""
+    """Return the settings of a command by their names in a grid file: the flag, and the field."""
     found: dict[str, Option] = {}
     for option in options(VERBS.load(verb)):
         if not option.flag.argument:
@@ -59,13 +59,13 @@ def settings(verb: str) -> dict[str, Option]:
 
 
 def is_shared(option: Option) -> bool:
-    """Whether all commands of a cell that have this setting get the same value."""
+    """Return whether all commands of a cell that have this setting get the same value."""
     return option.flag.role in _SHARED or option.name == "offline"
 
 
 @cache
 def owner(name: str) -> tuple[str, Option]:
-    """The command of an axis, and its setting: 'train.pool' -> ('train', --pool)."""
+    """Return the command of an axis, and its setting: 'train.pool' -> ('train', --pool)."""
     verb, dot, flag = name.rpartition(".")
     if not dot:
         verb = next(each for each in _OWNERS if name in settings(each))
@@ -138,7 +138,7 @@ def read(path: Path) -> GridFile:
 
 
 def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """The values of a table and the tables in it; keys are paths such as 'train.pool'."""
+    """Return the values of a table and the tables in it; keys are paths such as 'train.pool'."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
@@ -153,7 +153,7 @@ def _axis(key: str) -> str:
 
 
 def _problem(key: str) -> str:
-    """The problem with a key; empty if it is a setting of a command."""
+    """Return the problem with a key; empty if it is a setting of a command."""
     if _axis(key) in (COLLECTION, *_WHOLE):
         return ""
     verb, dot, flag = key.rpartition(".")
@@ -196,7 +196,7 @@ def _narrowing(path: Path, block: dict[str, Any]) -> Narrowing:
 
 
 def _values(path: Path, key: str, given: Any) -> list[Value]:
-    """The values of an axis, each once."""
+    """Return the values of an axis, each once."""
     items = given if isinstance(given, list) else [given]
     if key in _WHOLE and not any(isinstance(item, list) for item in items):
         items = [items]
@@ -225,7 +225,7 @@ def _value(path: Path, key: str, item: Any) -> Value:
 
 
 def word(path: Path, key: str, item: Any) -> str:
-    """A single value in the spelling of a command line; 'true' or 'false' for a switch."""
+    """Return a single value in the spelling of a command line; 'true' or 'false' for a switch."""
     if isinstance(item, list | dict):
         raise UsageError(f"{path}: {key} takes single values, not {item!r}")
     return str(item).lower() if isinstance(item, bool) else str(item)
@@ -295,12 +295,14 @@ class GridCell:
     values: Values
 
     def shown(self, axis: str) -> str:
-        """The value of an axis as text; '-' if it is not set."""
+        """Return the value of an axis as text; '-' if it is not set."""
         return " ".join(self.values[axis]) or "-"
 
 
 def cells(grid: GridFile) -> list[GridCell]:
-    """The cells of a grid, each once, in the order of the axes and their values. UsageError if too many."""
+    """Return the cells of a grid, each once, in the order of the axes and their values. UsageError if too
+    many.
+    """
     _check_number(math.prod(map(len, grid.axes.values())))
     combinations = [
         dict(zip(grid.axes, values, strict=True)) for values in product(*grid.axes.values())
@@ -333,7 +335,7 @@ def _check_number(combinations: int) -> None:
 
 
 def varying(combinations: Sequence[Values]) -> list[str]:
-    """The axes with different values."""
+    """Return the axes with different values."""
     return [
         axis
         for axis in (combinations[0] if combinations else {})
@@ -342,7 +344,7 @@ def varying(combinations: Sequence[Values]) -> list[str]:
 
 
 def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
-    """Whether each setting matches its condition, with '*' as a wildcard."""
+    """Return whether each setting matches its condition, with '*' as a wildcard."""
     return all(
         fnmatchcase(" ".join(values[axis]), wanted) or " ".join(values[axis]) == wanted
         for axis, wanted in conditions.items()
@@ -350,7 +352,9 @@ def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
 
 
 def _names(combinations: Sequence[Values]) -> list[str]:
-    """A name for each combination that needs no quotes in a shell: the collection and the differences."""
+    """Return a name for each combination that needs no quotes in a shell: the collection
+    and the differences.
+    """
     axes = [COLLECTION, *(axis for axis in varying(combinations) if axis != COLLECTION)]
     names = []
     for each in combinations:

@@ -30,16 +30,16 @@ class Scale(NamedTuple):
     decimals: int
 
     def share(self, value: float) -> float:
-        """The place of a value: 0 at the start of the axis, 1 at its end."""
+        """Return the place of a value: 0 at the start of the axis, 1 at its end."""
         return (value - self.start) / (self.stop - self.start)
 
     def label(self, value: float) -> str:
-        """A tick as text."""
+        """Return a tick as text."""
         return f"{value:.{self.decimals}f}"
 
 
 def scale(values: Iterable[float], steps: int = 6) -> Scale:
-    """The axis of some values: as short as about this number of round steps allows.
+    """Return the axis of some values: as short as about this number of round steps allows.
 
     If all values are from 0 to 1, like those of nDCG and recall, the axis does not leave this range.
     """
@@ -62,7 +62,7 @@ def scale(values: Iterable[float], steps: int = 6) -> Scale:
 def strip(
     axis: Scale, value: float, interval: tuple[float, float] | None, best: bool = False
 ) -> str:
-    """A dot at a value, with a whisker for its interval, on the axis of its column."""
+    """Return a dot at a value, with a whisker for its interval, on the axis of its column."""
     middle = STRIP_HEIGHT / 2
     shapes = [f'<line class="rule" x1="0" x2="{STRIP_WIDTH}" y1="{middle}" y2="{middle}"/>']
     if interval:
@@ -74,7 +74,7 @@ def strip(
 
 
 def strip_axis(axis: Scale) -> str:
-    """The ticks of the axis of a column; the first and the last have a label."""
+    """Return the ticks of the axis of a column; the first and the last have a label."""
     bottom = STRIP_HEIGHT - 1
     places = [_along(axis, tick) for tick in axis.ticks]
     marks = "".join(f"M{place} {bottom}v-4" for place in places)
@@ -117,7 +117,7 @@ def looks(panels: Iterable[Panel]) -> dict[str, str]:
 
 
 def legend(classes: Mapping[str, str], levels: Iterable[str]) -> str:
-    """The names of the lines with their marks; nothing for a single line."""
+    """Return the names of the lines with their marks; nothing for a single line."""
     if len(classes) < 2:
         return ""
     dashed = set(levels)
@@ -231,7 +231,7 @@ def _grid(y: Scale) -> list[str]:
 
 
 def _x_axis(places: Mapping[float, float], xlabel: str) -> list[str]:
-    """The values of the axis as ticks; labels that would overlap are left out."""
+    """Return the values of the axis as ticks; labels that would overlap are left out."""
     bottom = _HEIGHT - _BOTTOM
     shapes = [
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'

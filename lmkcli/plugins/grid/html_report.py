@@ -158,7 +158,7 @@ def write(
 
 
 def _summary(plan: Plan, scored: Sequence[ScoredCell]) -> list[str]:
-    """The number of cells, and the settings that all cells share."""
+    """Return the number of cells, and the settings that all cells share."""
     cells = [cell.values for cell in plan.cells]
     differing = varying(cells)
     axes = [
@@ -177,7 +177,7 @@ def _summary(plan: Plan, scored: Sequence[ScoredCell]) -> list[str]:
 
 
 def _section(table: GridTable, measure: str, legends: Iterable[str]) -> list[str]:
-    """The table of one measure, with the costs of the encodings."""
+    """Return the table of one measure, with the costs of the encodings."""
     of_systems = {each.system: each.cost for each in table.costs}
     rows = [row for row in table.rows if row.measure == measure]
     shown = [short_values([row.system[place] for row in rows]) for place in range(len(table.heads))]
@@ -212,7 +212,7 @@ def _section(table: GridTable, measure: str, legends: Iterable[str]) -> list[str
 
 
 def _stuck(widths: Sequence[int]) -> list[str]:
-    """The attributes of the columns of axes, which stay at the left if they are narrow."""
+    """Return the attributes of the columns of axes, which stay at the left if they are narrow."""
     if sum(widths) > _STUCK:
         places = [' class="axis"'] * len(widths)
     else:
@@ -228,7 +228,7 @@ def _stuck(widths: Sequence[int]) -> list[str]:
 
 
 def _scale(entries: Iterable[TableEntry]) -> Scale | None:
-    """The axis of a column: its values and intervals; None for a column without values."""
+    """Return the axis of a column: its values and intervals; None for a column without values."""
     given = [entry for entry in entries if entry.value is not None]
     values = [entry.value for entry in given if entry.value is not None]
     ends = [end for entry in given for end in entry.interval or ()]
@@ -251,7 +251,7 @@ def _row(
 
 
 def _costs(cost: Cost | None) -> str:
-    """The cells of the cost of the encodings of a row; '-' for rows without one, such as BM25."""
+    """Return the cells of the cost of the encodings of a row; '-' for rows without one, such as BM25."""
     if cost is None:
         return '<td class="value" data-value="">-</td>' * len(_COSTS)
     shown = (
@@ -300,7 +300,7 @@ def _charts(charts: Sequence[tuple[str, str, Panel]]) -> list[str]:
 
 
 def _cells(plan: Plan, results: ResultsFolder) -> list[str]:
-    """The commands of each cell, below the settings by which it differs from the others."""
+    """Return the commands of each cell, below the settings by which it differs from the others."""
     axes = [axis for axis in varying([cell.values for cell in plan.cells]) if axis != MEASURES]
     short = headings(list(dict.fromkeys(cell.shown(COLLECTION) for cell in plan.cells)))
     others = [axis for axis in axes if axis != COLLECTION]

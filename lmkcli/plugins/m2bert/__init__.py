@@ -6,7 +6,7 @@ from lmkcli.catalog import Config, ModelRow
 
 
 def is_m2bert(config: Config) -> bool:
-    """Whether a config.json describes an M2-BERT; releases have various model types."""
+    """Return whether a config.json describes an M2-BERT; releases have various model types."""
     named = config.get("backbone_model_type") or config.get("model_type")
     return bool(config.get("monarch_mixer_sequence_mixing")) or named in (
         *("m2-bert", "m2_bert", "m2bert"),
@@ -18,7 +18,9 @@ def _always(config: Config) -> bool:
 
 
 def _defaults(config: Config) -> Mapping[str, object]:
-    """The length of the model; its tokenizer is BERT's, and declares 512 positions (docs/models.md)."""
+    """Return the length of the model; its tokenizer is BERT's, and declares 512 positions
+    (docs/models.md).
+    """
     return {"max_length": config.get("max_position_embeddings")}
 
 

@@ -284,7 +284,7 @@ def _row(stored: StoredVector) -> dict[str, Any]:
 
 
 def _cut(text: str) -> str:
-    """The start of a text that fits in a VARCHAR."""
+    """Return the start of a text that fits in a VARCHAR."""
     if len(text) * 4 <= TEXT_BYTES and text.isascii():
         return text
     return text.encode("utf-8", "replace")[:TEXT_BYTES].decode("utf-8", "ignore")

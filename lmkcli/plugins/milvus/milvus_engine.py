@@ -98,7 +98,7 @@ class Milvus(NearestEngine):
             raise self._occupied("vectors that were made or indexed in another way")
 
     def _made(self, vectors: DenseVectors) -> str:
-        """A digest of the recipe and the index settings of vectors, without their location."""
+        """Return a digest of the recipe and the index settings of vectors, without their location."""
         recorded = {k: v for k, v in self._recorded(self.settings).items() if k not in _LOCATION}
         return manifest.digest(
             {**recorded, "recipe": vectors.recipe.identity(), "dim": vectors.dim}
@@ -257,7 +257,7 @@ def stored(vectors: DenseVectors, first: int) -> Iterator[StoredVector]:
 
 
 def _deleted(vectors: DenseVectors, numbered: list[NumberedPart]) -> NDArray[np.int64]:
-    """The numbers of vectors with a deleted document."""
+    """Return the numbers of vectors with a deleted document."""
     numbering, total = Numbering(vectors, numbered), sum(part.vectors for part in numbered)
     blocks = (np.arange(start, min(start + NUMBERS, total)) for start in range(0, total, NUMBERS))
     deleted = [block[numbering.docs(block) < 0] for block in blocks]
@@ -265,7 +265,7 @@ def _deleted(vectors: DenseVectors, numbered: list[NumberedPart]) -> NDArray[np.
 
 
 def _recorded_uri(folder: Path, uri: str) -> str:
-    """The address that an index recorded. Raises DataError for another machine, or a missing file."""
+    """Return the address that an index recorded. Raises DataError for another machine, or a missing file."""
     if not network.is_local(uri):
         raise DataError(
             f"the vectors of {folder} are on the server {uri}, and lmk contacts no server on another machine "

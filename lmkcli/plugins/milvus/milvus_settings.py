@@ -59,7 +59,7 @@ class MilvusSettings(HnswSettings):
             )
 
     def without_graph(self) -> str:
-        """The index type of the collection, unless it is a graph."""
+        """Return the index type of the collection, unless it is a graph."""
         graph = not self.uri or self.index_type == "HNSW"
         return "" if graph else f"--index-type {self.index_type}"
 

@@ -22,7 +22,7 @@ class Pretrained(Trained):
     """A model folder and the number of steps."""
 
     def blocks(self) -> Iterator[Table | str]:
-        """The folder and the steps."""
+        """Yield the folder and the steps."""
         yield f"{self.output}: {self.steps:,} steps"
 
 

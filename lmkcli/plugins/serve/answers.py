@@ -159,7 +159,7 @@ class Answers:
         return _document(name, found, self.file(doc_id, name) is not None)
 
     def file(self, doc_id: str, index: str | None) -> Path | None:
-        """The file of a document, if the index, or the one that it is a part of, has files."""
+        """Return the file of a document, if the index, or the one that it is a part of, has files."""
         served = self.service.indexes.served
         one = served[self._name(index)]
         whole = served[one.part_of] if one.part_of else one
@@ -224,13 +224,13 @@ def _turn(steps: Iterator[bytes | None]) -> list[bytes] | None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The JSON of a value. Lone surrogates, which UTF-8 cannot represent, become '?'."""
+    """Return the JSON of a value. Lone surrogates, which UTF-8 cannot represent, become '?'."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
 
 def _first(texts: Sequence[str]) -> list[str]:
-    """The first MAX_MARKED characters of texts, if they have more."""
+    """Return the first MAX_MARKED characters of texts, if they have more."""
     shown, left = [], MAX_MARKED
     for text in texts:
         shown.append(text[:left])
@@ -275,7 +275,7 @@ def _result(query: str, found: Found, shown: str) -> Iterator[bytes | None]:
 
 
 def _passage(passage: Passage) -> dict[str, Any]:
-    """The fields of a passage that are known."""
+    """Return the fields of a passage that are known."""
     unknown = {"heading": None, "path": "", "page": None, "lines": None}
     return {
         key: value

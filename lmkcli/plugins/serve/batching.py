@@ -112,7 +112,7 @@ class BatchQueue(Generic[Context]):
         self._thread.start()
 
     def __len__(self) -> int:
-        """The number of waiting jobs."""
+        """Return the number of waiting jobs."""
         return len(self._waiting)
 
     async def submit(

@@ -219,7 +219,7 @@ class Connection:
         return self._request(("POST", path, json.dumps(value).encode()), shape, _SEARCH)
 
     def wrong(self, reason: str) -> DataError:
-        """The error of an answer that no lmk server gives."""
+        """Return the error of an answer that no lmk server gives."""
         return DataError(f"{self.url} gave a wrong answer ({reason}); is it an lmk server?")
 
     def _request(
@@ -277,7 +277,7 @@ class Connection:
         raise AssertionError
 
     def _content(self, answer: HTTPResponse, size: int) -> bytes:
-        """The body of an answer. Raises DataError for a body of more than `size` bytes."""
+        """Return the body of an answer. Raises DataError for a body of more than `size` bytes."""
         length = answer.getheader("content-length", "0")
         if not re.fullmatch(
             "[0-9]{1,18}", length
@@ -298,7 +298,7 @@ class Connection:
 def _response(
     end: float, size: int, received: socket.socket, *rest: Any, **more: Any
 ) -> HTTPResponse:
-    """A response that is read until a moment, with a body of at most `size` bytes."""
+    """Return a response that is read until a moment, with a body of at most `size` bytes."""
     response = HTTPResponse(received, *rest, **more)
     response.fp.close()
     response.fp = io.BufferedReader(_Within(received, end, size + _HEADS))
@@ -529,7 +529,7 @@ def open_running_documents(
 def _mismatch(
     server: RunningServer, paths: Sequence[Path], names: Sequence[str], wanted: dict[str, str]
 ) -> str:
-    """The reason why a server would give other answers; empty if there is none."""
+    """Return the reason why a server would give other answers; empty if there is none."""
     if server.version != __version__:
         return f"it is lmk {server.version}"
     if server.settings != wanted:
@@ -542,7 +542,7 @@ def _mismatch(
 
 
 def _is_genuine(connection: Connection, secret: str) -> bool:
-    """Whether the server knows the secret of its address file."""
+    """Return whether the server knows the secret of its address file."""
     challenge = secrets.token_hex(16)
     right = hmac.new(bytes.fromhex(secret), challenge.encode(), sha256).hexdigest()
     path = f"/healthz?challenge={challenge}"

@@ -40,7 +40,7 @@ class ConnectionTable:
         self.held = 0  # bytes of bodies and unread answers
 
     def protocol(self) -> Any:
-        """The class that uvicorn creates for each connection."""
+        """Return the class that uvicorn creates for each connection."""
         return partial(ClientConnection, self)
 
     def admit(self, newcomer: "ClientConnection") -> None:

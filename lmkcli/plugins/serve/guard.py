@@ -101,7 +101,7 @@ class Access:
 
 
 def _is_site(origin: str, host: str) -> bool:
-    """Whether an origin such as http://127.0.0.1:8080 is the site of a Host header."""
+    """Return whether an origin such as http://127.0.0.1:8080 is the site of a Host header."""
     try:
         return urlsplit(origin).netloc == host
     except ValueError:

@@ -171,7 +171,7 @@ class IndexSet:
         return cls(served, encoders, settings, rerank_model, crossed, {})
 
     def changed(self) -> bool:
-        """Whether an update has published new files of an index."""
+        """Return whether an update has published new files of an index."""
         plain = (
             each for each in self.served.values() if not isinstance(each.index, DocumentsIndex)
         )
@@ -235,7 +235,7 @@ class IndexSet:
         return self._rerankers[name]
 
     def describe(self) -> list[dict[str, Any]]:
-        """The indexes without their paths, as GET /v1/indexes lists them."""
+        """Return the indexes without their paths, as GET /v1/indexes lists them."""
         return [
             {
                 "name": name,
@@ -253,12 +253,12 @@ class IndexSet:
 
 
 def _paths(source: Path | OwnIndex) -> list[Path]:
-    """The folders that are opened for an index."""
+    """Return the folders that are opened for an index."""
     return [source] if isinstance(source, Path) else source.paths
 
 
 def stamp_of(source: Path | OwnIndex) -> Stamp:
-    """The state of the files of an index."""
+    """Return the state of the files of an index."""
     return tuple(item for path in _paths(source) for item in stamp(path))
 
 
@@ -267,7 +267,7 @@ def _name(source: Path | OwnIndex) -> str:
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
-    """The name of an index. A second one of the same name gets a number."""
+    """Return the name of an index. A second one of the same name gets a number."""
     number, unique = 2, name
     while unique in (*taken, MODEL):
         unique, number = f"{name}-{number}", number + 1

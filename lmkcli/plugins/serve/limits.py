@@ -122,7 +122,7 @@ class ServerTask(NamedTuple):
 
 
 def has_more_values(json: bytes, most: int) -> bool:
-    """Whether JSON has too many values: short ones become objects of twenty times their bytes."""
+    """Return whether JSON has too many values: short ones become objects of twenty times their bytes."""
     if json.count(b",") <= most:
         return False
     commas = 0

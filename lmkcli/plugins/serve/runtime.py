@@ -36,13 +36,13 @@ class RunningServer:
     indexes: dict[str, tuple[str, list[list[int]]]]
 
     def name_of(self, path: Path) -> str | None:
-        """The name of an index by its path; None if the server does not have it."""
+        """Return the name of an index by its path; None if the server does not have it."""
         real = os.path.realpath(path)
         return next((name for name, (each, _) in self.indexes.items() if each == real), None)
 
 
 def runtime_folder() -> Path:
-    """The folder for address files: in XDG_RUNTIME_DIR, or in the folder for temporary files."""
+    """Return the folder for address files: in XDG_RUNTIME_DIR, or in the folder for temporary files."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(given) and os.path.isdir(given):
         return Path(given) / "lmk"
@@ -87,7 +87,7 @@ def running_servers() -> Iterator[RunningServer]:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether only this user can use a file or folder."""
+    """Return whether only this user can use a file or folder."""
     link = stat.S_ISLNK(found.st_mode)
     return found.st_uid == os.getuid() and not found.st_mode & _PRIVATE and not link
 
@@ -101,7 +101,7 @@ def _is_running(pid: int) -> bool:
 
 
 def plain_settings(settings: object, defaults: object) -> dict[str, str]:
-    """The settings that differ from the defaults, as texts that two processes can compare."""
+    """Return the settings that differ from the defaults, as texts that two processes can compare."""
     values: Mapping[str, object] = vars(settings)
     return {
         name: str(value)

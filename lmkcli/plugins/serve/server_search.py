@@ -39,7 +39,7 @@ class ServerSearch:
     several = False
 
     def claims(self, search: "Search") -> bool:
-        """Whether --server names a server."""
+        """Return whether --server names a server."""
         return search.part(ServerOptions).server not in ("", "none")
 
     def check(self, search: "Search") -> None:
@@ -64,7 +64,7 @@ class ServerSearch:
         return open_remote(server, list(map(str, stages.paths)), stages.fusion, stages.where)
 
     def answers(self, search: "Search", report: Report) -> "Index | None":
-        """The same indexes on a server of this machine, for -q without reranking; None without one."""
+        """Return the same indexes on a server of this machine, for -q without reranking; None without one."""
         from lmkcli.plugins.serve.runtime import running_servers
 
         reranked = search.rerank is not None or search.rerank_model is not None

@@ -13,7 +13,8 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 def stamp(folder: Path) -> Stamp:
-    """The state of the files that an update replaces: their time, size and inode; zeros for missing files.
+    """Return the state of the files that an update replaces: their time, size and inode; zeros for missing
+    files.
 
     The stamp of an index over vectors includes its vectors.
     """

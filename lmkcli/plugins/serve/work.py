@@ -156,7 +156,7 @@ class SearchWork:
         return found
 
     def _narrowed(self, context: IndexSet, index: Index) -> Index:
-        """The index with the filters of the request.
+        """Return the index with the filters of the request.
 
         Raises BadRequest for conditions that cannot be read, or cannot be checked.
         """
@@ -284,7 +284,7 @@ class EmbedWork:
 
 
 def _given(text: TextTokens, ids: tuple[int, ...]) -> TextTokens:
-    """The tokens of an empty text with other content ids."""
+    """Return the tokens of an empty text with other content ids."""
     spans = np.zeros((len(ids), 2), np.int32)
     ends = None if text.ends is None else np.array([len(ids)], np.int32)
     return text._replace(ids=np.array(ids, np.int32), spans=spans, ends=ends)

@@ -9,7 +9,9 @@ _KINDS = ("static-embedding", "model2vec")
 
 
 def is_table(config: Config) -> bool:
-    """Whether a configuration is that of a table; a folder of sentence-transformers needs no config.json."""
+    """Return whether a configuration is that of a table; a folder of sentence-transformers needs no
+    config.json.
+    """
     return config.get("model_type") in _KINDS
 
 

@@ -6,12 +6,12 @@ from lmkcli.catalog import Config, ModelRow, PretextRow
 
 
 def is_tite(config: Config) -> bool:
-    """Whether a config.json describes a TITE; lightning-ir writes `backbone_model_type`, too."""
+    """Return whether a config.json describes a TITE; lightning-ir writes `backbone_model_type`, too."""
     return (config.get("backbone_model_type") or config.get("model_type")) == "tite"
 
 
 def pools(config: Config) -> bool:
-    """Whether the layers of a TITE pool. Without kernels, it keeps one state per token."""
+    """Return whether the layers of a TITE pool. Without kernels, it keeps one state per token."""
     kernels = config.get("kernel_sizes")
     return any(kernels) if isinstance(kernels, list) else kernels is not None
 

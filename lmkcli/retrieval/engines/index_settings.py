@@ -75,12 +75,12 @@ class SourceSettings(Settings):
 
 
 def settings_of(row: EngineRow) -> type[Settings] | None:
-    """The group of settings for building indexes of one engine; None if it has none."""
+    """Return the group of settings for building indexes of one engine; None if it has none."""
     return catalog.load(row, f"index kind '{row.name}'", row.settings) if row.settings else None
 
 
 def engine_options(kind: str = "") -> list[str]:
-    """The names of the search settings of one engine, a row of the catalog; by default of all engines.
+    """Return the names of the search settings of one engine, a row of the catalog; by default of all engines.
 
     Raises DataError if the engine, which an index records, is not installed.
     """

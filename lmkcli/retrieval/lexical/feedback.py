@@ -24,7 +24,7 @@ Weights = Mapping[str, float]
 
 
 def is_expansion_term(term: str, share: float, feedback: Feedback, english: bool) -> bool:
-    """Whether a term can be added to a query. `share` is the share of documents that contain it.
+    """Return whether a term can be added to a query. `share` is the share of documents that contain it.
 
     In English, RM3 uses only terms of the letters a-z and digits.
     """
@@ -72,7 +72,7 @@ def _sum(parts: Iterable[tuple[Weights, float]]) -> dict[str, float]:
 
 
 def _best(weights: Weights, count: int) -> Weights:
-    """The terms with the largest weights, ties in alphabetical order."""
+    """Return the terms with the largest weights, ties in alphabetical order."""
     order = sorted(weights, key=lambda term: (-weights[term], term))
     return {term: weights[term] for term in order[:count]}
 

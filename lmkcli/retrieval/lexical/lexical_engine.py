@@ -156,7 +156,7 @@ class LexicalEngine(Engine[CollectionInput]):
 
 
 def expansion(settings: OpenSettings) -> dict[str, Any]:
-    """The settings of a search that change lexical scores, as a run records them."""
+    """Return the settings of a search that change lexical scores, as a run records them."""
     return {"feedback": asdict(settings.feedback)} if settings.feedback else {}
 
 
@@ -301,7 +301,7 @@ class ChunkedIndex(LexicalIndex):
         return [name for name in ids if name not in found]
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
-        """The best chunk of each document that shares a term with the query, or the ranked chunks."""
+        """Return the best chunk of each document that shares a term with the query, or the ranked chunks."""
         if self._by_chunk:
             return {name: part for name, (_, part) in self._parts(ids).items()}
         best: dict[str, str] = {}
@@ -318,7 +318,7 @@ class ChunkedIndex(LexicalIndex):
         return self.info.search.get("level") == "chunk"
 
     def _parts(self, names: list[str]) -> dict[str, tuple[Doc, Passage]]:
-        """The documents and chunks of ids such as `doc#12`, but for chunks that do not exist."""
+        """Return the documents and chunks of ids such as `doc#12`, but for chunks that do not exist."""
         docs = super().texts([_owner(name) for name in names])
         found = {}
         for name in names:
@@ -333,7 +333,7 @@ def _owner(chunk: str) -> str:
 
 
 def _best(chunks: Ranking) -> Ranking:
-    """Each document of the chunks once, with the score of its first chunk."""
+    """Return each document of the chunks once, with the score of its first chunk."""
     firsts: dict[str, int] = {}
     for place, name in enumerate(chunks.doc_ids):
         firsts.setdefault(_owner(name), place)

@@ -58,7 +58,7 @@ class LexicalSettings(Settings):
     ] = ""
 
     def identity(self) -> dict[str, Any]:
-        """The fields as an index records them: the first five always, the others if they are used."""
+        """Return the fields as an index records them: the first five always, the others if they are used."""
         defaults = {each.name: each.default for each in fields(self) if each.name not in _ALWAYS}
         recorded = asdict(self).items()
         return {name: value for name, value in recorded if defaults.get(name, ...) != value}

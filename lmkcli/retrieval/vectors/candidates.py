@@ -122,12 +122,12 @@ class ApproximateSearch:
         return candidates
 
     def _wanted(self, k: int) -> int:
-        """The number of rows to score exactly, if the index finds so many."""
+        """Return the number of rows to score exactly, if the index finds so many."""
         overfetch = max(self._nearest.overfetch, ENCODED if self._encoding else 1)
         return min(k * overfetch + MARGIN, self._matrix.rows)
 
     def _depth(self, k: int) -> int:
-        """The number of vectors to fetch first for each query vector."""
+        """Return the number of vectors to fetch first for each query vector."""
         matrix, numbered, wanted = self._matrix, self._nearest.rows, self._wanted(k)
         # If an index also numbers deleted vectors, about total / numbered of the returned vectors are
         # live.
@@ -168,7 +168,7 @@ class Numbering:
             self._starts = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
 
     def _counts(self, part: NumberedPart) -> NDArray[np.int64]:
-        """The number of vectors of each document in a part.
+        """Return the number of vectors of each document in a part.
 
         The counts of a removed part are lost. All its documents are deleted, so all its vectors are assigned
         to its first document.
@@ -192,9 +192,9 @@ class Numbering:
         return np.where(docs < 0, -1, self._vectors.starts[docs] + within)
 
     def _current(self, docs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The current rows of documents, given their rows in the index."""
+        """Return the current rows of documents, given their rows in the index."""
         return docs if self._rows is None else self._rows[docs]
 
     def _owners(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The document of each vector number, as a row in the index."""
+        """Return the document of each vector number, as a row in the index."""
         return np.searchsorted(self._starts, numbers, side="right") - 1

@@ -177,7 +177,7 @@ class ApproximateDivision(_Division[Ragged]):
 
 
 def _merge_candidates(left: Candidates, right: Candidates) -> Candidates:
-    """The n best of the candidates [query vectors, n] of two shards, equal scores by row number."""
+    """Return the n best of the candidates [query vectors, n] of two shards, equal scores by row number."""
     scores = np.concatenate([left.scores, right.scores], axis=1)
     rows = np.concatenate([left.rows, right.rows], axis=1)
     order = np.lexsort((rows, -scores))[:, : left.rows.shape[1]]

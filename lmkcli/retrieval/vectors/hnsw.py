@@ -43,7 +43,7 @@ class HnswSettings(Settings):
             )
 
     def without_graph(self) -> str:
-        """The setting that selects an index without a graph; empty if a graph may be built."""
+        """Return the setting that selects an index without a graph; empty if a graph may be built."""
         return ""
 
 

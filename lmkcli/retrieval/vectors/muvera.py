@@ -129,7 +129,7 @@ class EncodedDocs:
         self.rows, self.dim = vectors.rows, self._encoding.width
 
     def __iter__(self) -> Iterator[Ragged]:
-        """All documents in order, in blocks of bounded size."""
+        """Yield all documents in order, in blocks of bounded size."""
         size = max(1, self._encoded // (4 * self.dim))
         for block in self._vectors:
             for first, stop in cut(np.arange(len(block.counts) + 1), size):

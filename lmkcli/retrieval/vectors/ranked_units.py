@@ -38,7 +38,7 @@ class Flat(Generic[AnyRows]):
         self.starts = vectors.starts
 
     def __iter__(self) -> Iterator[AnyRows]:
-        """All vectors in blocks of bounded size."""
+        """Return all vectors in blocks of bounded size."""
         return (block.apart() for block in self._vectors)
 
     @property
@@ -88,7 +88,7 @@ class ChunkRows:
         self.starts = np.searchsorted(self._firsts, vectors.starts)
 
     def __iter__(self) -> Iterator[Ragged]:
-        """All chunks in blocks of whole documents."""
+        """Yield all chunks in blocks of whole documents."""
         row = vector = 0
         for block in self._vectors:
             vector += len(block.vectors)
@@ -123,7 +123,7 @@ def _numbered_ids(
 
 
 def flat(vectors: DenseVectors) -> "DenseVectors | Flat[Ragged]":
-    """A row for every vector: the folder itself if each document has one vector."""
+    """Return a row for every vector: the folder itself if each document has one vector."""
     return vectors if vectors.single else Flat(vectors)
 
 
@@ -138,7 +138,7 @@ class Aggregated:
         self.dim = vectors.dim
 
     def __iter__(self) -> Iterator[Ragged]:
-        """All documents in blocks of bounded size."""
+        """Return all documents in blocks of bounded size."""
         return (Ragged.single(self._reduced(block)) for block in self._vectors)
 
     def at(self, rows: NDArray[np.int64]) -> Ragged:

@@ -49,7 +49,7 @@ def open_vectors(
 
 
 def meaning_of(vectors: Vectors[Any]) -> str:
-    """What a score is, for people."""
+    """Return what a score is, for people."""
     if vectors.recipe.query.unit != "doc":
         return "sum of the similarities of query tokens"
     cosine = vectors.kind == DENSE and vectors.recipe.doc.normalize
@@ -88,7 +88,7 @@ class VectorIndex(Generic[AnyRows]):
         return encoded
 
     def _encoded_query(self, query: Query) -> AnyRows:
-        """The vectors of one query, which the search just before may have encoded."""
+        """Return the vectors of one query, which the search just before may have encoded."""
         if self._recent is not None:
             numbers, encoded = self._recent
             if query.text in numbers:

@@ -135,7 +135,7 @@ class Bm25Search:
         return sum(weights.get(term, 0.0) for term in self._analyzer(query.text))
 
     def _frequency_weight(self, term: str) -> float:
-        """The inverse document frequency of a term; the greatest for an unknown term."""
+        """Return the inverse document frequency of a term; the greatest for an unknown term."""
         found, total = self._document_share(term) * len(self._ids), len(self._ids)
         return math.log(1 + (total - found + 0.5) / (found + 0.5))
 
@@ -183,7 +183,7 @@ class Bm25Search:
             yield query.id, expand(self._analyzer(query.text), docs, scores.tolist(), feedback)
 
     def _expansion_terms(self, doc: Doc, feedback: Feedback) -> Counter[str]:
-        """The terms of a document that can be added to a query, with their frequencies."""
+        """Return the terms of a document that can be added to a query, with their frequencies."""
         terms = Counter(self._analyzer(doc.content))
         english = self._analyzer.language == "en"
         for term in list(terms):
@@ -192,7 +192,7 @@ class Bm25Search:
         return terms
 
     def _document_share(self, term: str) -> float:
-        """The share of all documents that contain a term."""
+        """Return the share of all documents that contain a term."""
         starts, number = self._scores.scores["indptr"], self._scores.vocab_dict.get(term)
         return 0.0 if number is None else (starts[number + 1] - starts[number]) / len(self._ids)
 
@@ -212,7 +212,7 @@ class Bm25Search:
         return self._top(list(numbered), scores, k)
 
     def _matches(self, terms: list[int]) -> NDArray[np.int64]:
-        """The rows with any of the terms.
+        """Return the rows with any of the terms.
 
         The scores do not show this, because rounding may give a match the score 0.
         """
@@ -242,7 +242,7 @@ def _read_errors(path: Path) -> Iterator[None]:
 
 
 def _inconsistency(index: Any, ids: pa.ChunkedArray) -> str:
-    """The reason why the arrays do not belong to the same index; empty if they do."""
+    """Return the reason why the arrays do not belong to the same index; empty if they do."""
     scores, numbers = index.scores, index.vocab_dict.values()
     data, rows, starts = (scores[name] for name in ("data", "indices", "indptr"))
     for column, kind in ((data, "f"), (rows, "i"), (starts, "i")):
@@ -277,7 +277,7 @@ def _save(index: Any, folder: Path) -> None:
 def _best(
     rows: NDArray[np.int64], scores: NDArray[np.float32] | NDArray[np.float64], k: int
 ) -> NDArray[np.int64]:
-    """The rows with the k best scores, and all ties with the last of them."""
+    """Return the rows with the k best scores, and all ties with the last of them."""
     if len(rows) <= k:
         return rows
     values = scores[rows]

@@ -203,7 +203,8 @@ def _batches(queries: Ragged, rows: Sequence[RowNumbers], sizes: Sizes) -> Itera
 def _maxima(
     tiles: QueryTiles, pieces: Pieces, queries: torch.Tensor, rows: Ragged, sizes: Sizes
 ) -> NDArray[np.float64]:
-    """The exact maximum [query vectors, rows] of each query vector's products with the vectors of each row.
+    """Return the exact maximum [query vectors, rows] of each query vector's products with the vectors of each
+    row.
 
     Products [vectors, query vectors] in low precision give the best product of each row and query vector.
     Vectors that are near it, within twice the error bound, may have the exact maximum. These are few, and

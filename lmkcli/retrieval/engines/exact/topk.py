@@ -333,12 +333,12 @@ class QueryTiles:
 
 
 def _groups(counts: torch.Tensor) -> torch.Tensor:
-    """The matrix [vectors, queries] that sums over the vectors of each query."""
+    """Return the matrix [vectors, queries] that sums over the vectors of each query."""
     return torch.nn.functional.one_hot(owners_of(counts), len(counts)).float()
 
 
 def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> ErrorBound:
-    """The error bound of each query, summed over its vectors.
+    """Return the error bound of each query, summed over its vectors.
 
     q and d are exact vectors, q' and d' the rounded ones that are multiplied. The error has these parts:
 

@@ -31,7 +31,9 @@ def factory_string(settings: FaissSettings, rows: int, dim: int) -> str:
 
 
 def _product_quantiser(rows: int, dim: int) -> str:
-    """One byte per 8 dimensions: a code of 8 bits, or two of 4 bits if rows cannot train 256 centroids."""
+    """Return one byte per 8 dimensions: a code of 8 bits, or two of 4 bits if rows cannot train 256
+    centroids.
+    """
     bits, least = (8, 8) if rows >= TRAIN_LEAST * 256 else (4, 4)
     codes = next(m for m in range(max(1, dim // least), 0, -1) if dim % m == 0)
     return f"PQ{codes}x{bits}"

@@ -149,7 +149,7 @@ class Faiss(NearestEngine):
         return FaissIndex.join(common, shards, folder, self.settings, apart)
 
     def _blocks(self, vectors: DenseVectors) -> Blocks:
-        """What the index contains: every vector, or one encoding for each document."""
+        """Return what the index contains: every vector, or one encoding for each document."""
         if not self.by_document:
             return flat(vectors)
         from lmkcli.retrieval.vectors.muvera import EncodedDocs  # imports torch

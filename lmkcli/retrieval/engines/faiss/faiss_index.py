@@ -205,7 +205,7 @@ def _buildable(blocks: Blocks, settings: FaissSettings) -> tuple[Any, str]:
 
 
 def _probes(core: Any, k: int) -> int:
-    """The number of lists to search: 1/32 of all lists, at least 32, and enough for 20 k vectors."""
+    """Return the number of lists to search: 1/32 of all lists, at least 32, and enough for 20 k vectors."""
     lists = int(core.nlist)
     return max(32, lists // 32, math.ceil(20 * k * lists / max(1, int(core.ntotal))))
 

@@ -189,7 +189,7 @@ class GpuLists:
 
     @staticmethod
     def accepts(k: int, probes: int) -> bool:
-        """Whether FAISS kernels support a search for `k` candidates in `probes` lists."""
+        """Return whether FAISS kernels support a search for `k` candidates in `probes` lists."""
         return max(k, probes) <= MOST
 
     def search(

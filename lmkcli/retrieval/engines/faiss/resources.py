@@ -185,7 +185,7 @@ def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _centroids(index: Any) -> int:
-    """The number of centroids of the largest k-means in training; 1 without k-means."""
+    """Return the number of centroids of the largest k-means in training; 1 without k-means."""
     core = core_of(index)
     sizes = [1]
     if isinstance(core, faiss.IndexIVF):
