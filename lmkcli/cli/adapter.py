@@ -146,8 +146,9 @@ def _run(operation: Operation[Any], json: bool) -> None:
 
 def _full_place(operation: Operation[Any]) -> Path:
     """Return the path of an operation on a full disk: its output, an artifact that it changes, or a cache."""
-    roles = ("output", "artifact")
-    values = [getattr(operation, o.name) for o in options(type(operation)) if o.flag.role in roles]
+    declared = options(type(operation))
+    roles = ("output", "artifact")  # most commands only read an artifact
+    values = [getattr(operation, o.name) for role in roles for o in declared if o.flag.role == role]
     named = [each for value in values for each in (value if isinstance(value, list) else [value])]
     places = [*(Path(each) for each in named if each), lmk_cache(), Path(tempfile.gettempdir())]
     for place in places:
