@@ -26,6 +26,10 @@ from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import Shard
 from lmkcli.text.formatting import counted, shell_line
 
+_FIRST = ("documents", "skipped", "chunks", "rows")
+_LAST = ("training_rows", "bytes")
+_DETAILS = ("empty", "tokens", "dim")  # in --json and lmk show only
+
 
 @dataclass(frozen=True)
 class Built(Result):
@@ -40,7 +44,10 @@ class Built(Result):
 
     def blocks(self) -> Iterator[Table | str]:
         """Yield the folder, and the numbers that the engine counted."""
-        counts = [f"{key} {item:,}" for key, item in self.facts.items() if isinstance(item, int)]
+        numbers = {key: item for key, item in self.facts.items() if isinstance(item, int)}
+        shown = [key for key in numbers if key not in _DETAILS and key not in (*_FIRST, *_LAST)]
+        order = [key for key in (*_FIRST, *shown, *_LAST) if key in numbers]
+        counts = [f"{key} {numbers[key]:,}" for key in order]
         kind = [f"factory {self.facts['factory']}"] if "factory" in self.facts else []
         yield f"{self.output}: {', '.join([*kind, *counts]) or 'finished'}"
 
