@@ -1,7 +1,7 @@
 """The notation of `--loss`: an objective, with settings and as a weighted sum of several.
 
     kl                          an objective of the catalog
-    triplet:margin=0.3          with a setting of its own; further ones follow after ','
+    kl:temperature=0.1          with a setting of its own; further ones follow after ','
     margin-mse+0.5*kl           a sum; a number before '*' is the weight of a term
 
 Nothing here imports torch before an objective is created.
@@ -90,7 +90,7 @@ def _term(part: str, whole: str) -> Term:
     if not name.strip() or (colon and not settings):
         raise UsageError(
             f"--loss {whole!r}: write objectives joined by '+', such as kl or margin-mse+0.5*kl, with "
-            "settings after ':', such as triplet:margin=0.3"
+            "settings after ':', such as kl:temperature=0.1"
         )
     catalog.LOSSES.check(name)
     pairs = [pair.partition("=") for pair in settings.split(",")] if settings else []
