@@ -9,7 +9,7 @@ best approximation of rank --rank, in fp16, and prints the kept share of each up
 (a position table) are averaged without approximation.
 
 The other files are those of the first model, but its settings declare the window of any of the models, and
-the pooling --pool, if that is given (one without a granularity).
+the pooling --pool, if that is given (one without a granularity); the pooling of the training stays known.
 """
 
 import argparse
@@ -106,12 +106,16 @@ def main() -> None:
     window = declared_window([model[-1] for model in folders])
     shutil.copytree(first, args.output)
     save_file(tensors, args.output / WEIGHTS, metadata={"format": "pt"})
+    (args.output / WEIGHTS).chmod(0o644)  # safetensors writes a file that only its user can read
     config = json.loads((first / CONFIG).read_text()) | {"r": args.rank, "lora_alpha": args.rank}
     (args.output / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
     if window or args.pool:
         declared = json.loads((first / SETTINGS).read_text())
         declared |= {"window": window} if window else {}
-        declared |= {"pool": args.pool, "gran": ""} if args.pool else {}
+        if args.pool:
+            others = sorted({declared.get("pool", args.pool)} - {args.pool})
+            declared |= {"pool": args.pool, "gran": ""}
+            declared |= {"trained_poolers": others} if others else {}  # use of them needs no note
         (args.output / SETTINGS).write_text(json.dumps(declared, indent=2))
     size = (args.output / WEIGHTS).stat().st_size / 1e6
     print(

@@ -2,8 +2,8 @@
 
     python benchmarks/landmarks_data.py path/to/collections -o data [--seed 0]
 
-The folder holds techdocs, train-pairs, squad-passages, scifact and qmsum with their training parts, and
-the collections of the evaluation. If a part is missing, the script prints a line and continues. Each file
+The folder holds techdocs, train-pairs, squad-passages and qmsum with their training parts, and the
+collections of the evaluation. If a part is missing, the script prints a line and continues. Each file
 is jsonl with `id`, `query` and `positive`. SUMMARY.txt describes each file: its content, its licence, and
 the number of examples left out because an evaluation collection has the same query, text, passage or title.
 """
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lmkcli.data.collection import open_collection
+from lmkcli.data.collection import Collection, Qrel, open_collection
 from lmkcli.plugins.generated.python_code import Module, package_tree, query_functions, read_modules
 
 PROSE: tuple[str, ...] = (
@@ -36,6 +36,7 @@ PROSE: tuple[str, ...] = (
 )
 PROSE += tuple(f"xquad-{language}" for language in ("en", "de", "ar", "hi", "zh"))
 SHARED = ("qmsum:official-test", "scifact")  # training and test search the same documents
+COMMITTEES = ("covid_", "education_")  # of parliaments in QMSum: not every use of them is permitted
 RUN = 13  # a training text and an evaluated one share this many consecutive words only by copying
 LONGEST = 40_000  # characters of a positive: texts end at 8,192 positions anyway
 PACKAGES = """accelerate authlib beartype bm25s click cryptography cyclopts datasets dns faiss fastapi
@@ -185,11 +186,10 @@ class Reader:
         collection = open_collection(str(self.folder / name))
         texts = {doc.id: doc.content for doc in collection.docs()}
         queries = {query.id: query.text for query in collection.queries()}
-        for qrel in collection.qrels():
-            if qrel.grade > 0:
-                yield Example(
-                    f"{qrel.query_id}-{qrel.doc_id}", queries[qrel.query_id], texts[qrel.doc_id]
-                )
+        for qrel in usable(collection):
+            yield Example(
+                f"{qrel.query_id}-{qrel.doc_id}", queries[qrel.query_id], texts[qrel.doc_id]
+            )
 
     def slices(self, name: str, around: int) -> Iterator[Example]:
         """Yield every judged query with the best slice of its document and `around` other slices.
@@ -213,7 +213,7 @@ class Reader:
         """Yield utterances of judged transcripts with their slice (without them) and `around` others."""
         collection = open_collection(str(self.folder / name))
         texts = {doc.id: doc.content for doc in collection.docs()}
-        for doc in sorted({qrel.doc_id for qrel in collection.qrels() if qrel.grade > 0}):
+        for doc in sorted({qrel.doc_id for qrel in usable(collection)}):
             slices, rng = sliced(texts[doc]), self._rng(doc, 1)
             lines = [(n, line) for n, text in enumerate(slices) for line in text.splitlines()]
             long = [(n, line) for n, line in lines if 15 <= len(utterance(line).split()) <= 60]
@@ -278,6 +278,13 @@ class Reader:
 
     def _rng(self, name: str, draw: int = 0) -> random.Random:
         return random.Random(f"{self.seed + draw} {name}")
+
+
+def usable(collection: Collection) -> Iterator[Qrel]:
+    """Yield the judgements of relevant documents, except of the meetings of parliaments' committees."""
+    for qrel in collection.qrels():
+        if qrel.grade > 0 and not qrel.doc_id.startswith(COMMITTEES):
+            yield qrel
 
 
 def paragraphs(text: str) -> list[str]:
@@ -347,6 +354,7 @@ def sources(reader: Reader) -> dict[str, Source]:
     """Map each file name to its source."""
     squad, fever = "train-pairs/squad-train-sentences.jsonl", "train-pairs/fever-evidence.jsonl"
     passages, wikipedia = "squad-passages/train.jsonl", "CC BY-SA (Wikipedia; SQuAD CC BY-SA 4.0)"
+    meetings = "MIT (QMSum), CC BY 4.0 (the meetings of AMI and ICSI)"
     code = "that of each package (PACKAGES.txt)"
     return {
         "techdocs": Source(
@@ -382,29 +390,24 @@ def sources(reader: Reader) -> dict[str, Source]:
             "CC BY-SA 3.0 (Wikipedia)",
             lambda: reader.pairs(fever),
         ),
-        "scifact": Source(
-            "SciFact's training claims -> abstracts",
-            "CC BY-NC 2.0 (claims), ODC-By (abstracts)",
-            lambda: reader.pairs("scifact/train.jsonl"),
-        ),
         "qmsum": Source(
             "questions about meetings -> the whole transcript",
-            "MIT",
+            meetings,
             lambda: reader.judged("qmsum:official-train"),
         ),
         "qmsum-slices": Source(
             "questions about meetings -> the slice of the transcript with most of their words",
-            "MIT",
+            meetings,
             lambda: reader.slices("qmsum:official-train", 0),
         ),
         "qmsum-among": Source(
             "questions about meetings -> that slice between two others of the same transcript",
-            "MIT",
+            meetings,
             lambda: reader.slices("qmsum:official-train", 2),
         ),
         "qmsum-utterances": Source(
             "an utterance -> the slice of the transcript around it, and another of the same",
-            "MIT",
+            meetings,
             lambda: reader.utterances("qmsum:official-train"),
         ),
         "python-functions": Source(

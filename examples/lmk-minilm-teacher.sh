@@ -63,5 +63,5 @@ lmk train \
     $data/squad-passages.jsonl.gz,$page,weight=0.13 \
     $data/squad-sentences.jsonl.gz,max-length=256,query-max-length=64,weight=0.06 \
     $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.08 \
-    --config examples/lmk-minilm.toml --teacher minilm --teacher-weight 5 --sampling-temperature 1e9 \
-    --steps 190 --batch-size 32 --batch-tokens 70000 --warmup 20 -o lmk-minilm-teacher
+    --config examples/lmk-minilm.toml --pool lmk --gran 64,32,128,256 --teacher minilm --teacher-weight 5 \
+    --sampling-temperature 1e9 --steps 190 --batch-size 32 --batch-tokens 70000 --warmup 20 -o lmk-minilm-teacher

@@ -63,7 +63,7 @@ def test_the_pooler_of_the_guide_is_two_rows(tmp_path: Path, minilm: Path) -> No
     lmk = [sys.executable, "-m", "lmkcli.cli.main"]
     words = re.findall(r'"[^"]*"|\S+', shown[1])
     printed = run([*lmk, *(word.strip('"') for word in words)], tmp_path, tmp_path)
-    assert printed == shown[2].splitlines(keepends=True)[0]  # the rest is a note on stderr
+    assert printed == shown[2].splitlines(keepends=True)[1]  # the first line is a note on stderr
 
 
 def test_the_guide_names_what_is_there() -> None:
@@ -258,6 +258,11 @@ def test_an_index_shows_the_readme_without_paths_into_the_repository() -> None:
     assert len(relative.findall(readme)) > 10
     for source in ("", "https://example.org/lmk"):
         assert not relative.search(describe(readme, source))
+        assert "constraints.txt" not in describe(readme, source)
+        assert "copy of this repository" not in describe(readme, source)
+        assert 'pip install "lmkcli[faiss-cpu,demo]" && .venv/bin/lmk demo' in describe(
+            readme, source
+        )
     page = "[Jobs](docs/jobs.md#a), ![A picture](docs/a.png)\n[Web](https://example.org/)\n"
     assert describe(page, "https://example.org/lmk/") == (
         "[Jobs](https://example.org/lmk/blob/HEAD/docs/jobs.md#a), "

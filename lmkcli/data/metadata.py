@@ -9,6 +9,7 @@ import datetime
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class Condition:
                 f"where {text!r}: write a name, an operator and a value, such as type=pdf, path=mail/**, "
                 "date>=2026-03 or status!=closed"
             )
-        condition = cls(*found.groups())
+        name, operator, value = found.groups()
+        condition = cls(name, operator, unicodedata.normalize("NFC", value))
         if condition.name in (PATH, TYPE) and condition.operator not in ("=", "!="):
             raise UsageError(f"where {text!r}: {condition.name} can only be compared with = and !=")
         return condition
@@ -82,7 +84,7 @@ class Condition:
         than a number. Raises UnfitCondition for a date that is written in another way than those of the
         documents, and for a text that is compared with numbers, or with true and false.
         """
-        fulfils = [self._holds(value) for value in values if value != ""]
+        fulfils = [self._holds(_composed(value)) for value in values if value != ""]
         return bool(fulfils) and (all if self.operator == "!=" else any)(fulfils)
 
     def _holds(self, value: Value) -> bool:
@@ -149,6 +151,11 @@ class Condition:
 
     def __str__(self) -> str:
         return f"{self.name}{self.operator}{self.value}"
+
+
+def _composed(value: Value) -> Value:
+    """Return a text in Unicode's form NFC: names of files from a Mac, for instance, are decomposed."""
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
 
 
 def _day(value: str) -> str:

@@ -371,7 +371,7 @@ def unfit_poolers(folder: ModelFolder, pools: Iterable[str]) -> list[str]:
         return []
     return [
         f"{folder.name} declares --pool {folder.pool}; expect lower scores with --pool {', '.join(others)}, "
-        "unless you train the model for it (--pool auto follows the declaration)"
+        "until the model is trained for it (--pool auto follows the declaration)"
     ]
 
 

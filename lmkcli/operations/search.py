@@ -929,6 +929,8 @@ def _as_list(queries: Any) -> "list[str] | list[Query]":
     """Return several questions, or the queries of a table, a dictionary or a collection."""
     from lmkcli.data.collection import Collection, Query, open_collection
 
+    if isinstance(queries, Query):  # a named tuple, and no list of texts
+        return [queries]
     table = hasattr(queries, "__arrow_c_stream__") and not hasattr(queries, "to_frame")
     if table or isinstance(queries, Mapping | Collection) or hasattr(queries, "column_names"):
         return list(open_collection(queries).queries())
@@ -1002,12 +1004,19 @@ class OpenIndex:
             k = 0
         if k < 1:
             raise UsageError("k is the number of documents: a whole number from 1")
+        from lmkcli.retrieval.searching import repeated_id
+
         index = self._narrowed((where,) if isinstance(where, str) else tuple(where))
         if isinstance(queries, str):
             return find(index, str(queries), k)
         asked: Any = _as_list(queries)
         if asked and all(isinstance(query, str) for query in asked):
             return [find(index, query, k) for query in asked]
+        if repeated := repeated_id(asked):
+            raise UsageError(
+                f"the query id {repeated!r} occurs twice; ids must be unique, because a run has one ranking "
+                "for each"
+            )
         return index.search(asked, k)
 
     def _narrowed(self, where: tuple[str, ...]) -> "Index":

@@ -4,6 +4,7 @@ The hits are those of the whole ranking of the index that fulfil all conditions,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from lmkcli.artifact.kinds import IndexManifest, Manifest, Origin, VectorsManife
 from lmkcli.data.collection import Collection, Doc, Query, is_held, open_collection
 from lmkcli.data.metadata import MetadataFilter
 from lmkcli.data.run import Ranking, Run
-from lmkcli.errors import Mismatch, UsageError
+from lmkcli.errors import LmkError, Mismatch, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Judges, Passage, query_words, unfindable
 from lmkcli.retrieval.index_folder import CollectionStamp, finished_index
 from lmkcli.retrieval.open_settings import OpenSettings
@@ -196,6 +197,25 @@ def recorded_collection(
             f"where: {' and '.join(origins)} are indexes of different collections; filter one of them"
         )
     return found[0]
+
+
+def other_files(parts: Mapping[str, Artifact[Manifest] | None], moved: str = "") -> str:
+    """Return a sentence if indexes record collections in different files, else ''.
+
+    Ids are unique in one collection only, so a fusion of such indexes may add the scores of different
+    documents. Indexes that record no files are left out. `moved` is as for `recorded_collection`.
+    """
+    stamps: dict[str, dict[str, list[int]]] = {}
+    for name, part in parts.items() if len(parts) > 1 else ():
+        with suppress(LmkError):  # its vectors are gone, and with them the name of the collection
+            origin = None if part is None else _origin(part, moved)
+            if origin is not None and origin.stamp:
+                stamps[name] = origin.stamp
+    first = next(iter(stamps), "")
+    other = next((name for name in stamps if stamps[name] != stamps[first]), "")
+    if not other:
+        return ""
+    return f"{first} and {other} were made from different files: documents with the same id count as one"
 
 
 def _origin(artifact: Artifact[Manifest], moved: str) -> Origin | None:

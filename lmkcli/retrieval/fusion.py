@@ -92,12 +92,16 @@ class Fusion:
 
 
 class FusedIndex:
-    """Several indexes that are searched together. Raises UsageError for a wrong number of weights."""
+    """Several indexes that are searched together. `note` is a message for the user.
 
-    def __init__(self, indexes: Sequence[Index], fusion: Fusion) -> None:
+    Raises UsageError for a wrong number of weights.
+    """
+
+    def __init__(self, indexes: Sequence[Index], fusion: Fusion, note: str = "") -> None:
         fusion.shares(len(indexes))
         self._indexes, self._fusion = indexes, fusion
-        self.info = fused_info([index.info for index in indexes], fusion)
+        info = fused_info([index.info for index in indexes], fusion)
+        self.info = info._replace(notes=(*info.notes, *filter(None, [note])))
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Search each index for k documents, at least 1,000, and return the best k of the fusion."""

@@ -18,7 +18,7 @@ from lmkcli.data.run import Run, RunSubset, ranked, read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.index_settings import engine_options
-from lmkcli.retrieval.filtering import filtered
+from lmkcli.retrieval.filtering import filtered, other_files
 from lmkcli.retrieval.fusion import FusedIndex
 from lmkcli.retrieval.index import (
     DENSE_FIELDS,
@@ -45,12 +45,14 @@ from lmkcli.retrieval.stages import Stages
 def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | None = None) -> Index:
     """Open the stages as one index. `texts` provides the documents of runs, which a cross-encoder reads."""
     parts = open_all(stages, settings, texts)
-    index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
+    named = {str(path): artifact for path, artifact in stages.artifacts.items()}
+    note = other_files(named, settings.vectors)
+    index: Index = FusedIndex(parts, stages.fusion, note) if stages.fusion else parts[0]
     if stages.where:
         index = filtered(index, stages.where, stages, settings)
     if stages.rerank is not None:
         reranker = _open_reranker(stages.opened(stages.rerank), settings)
-        return RerankedIndex(index, reranker, stages.reranking)
+        return RerankedIndex(index, reranker, stages.reranking, "" if stages.fusion else note)
     if stages.rerank_model is not None:
         if texts is None and all(path.is_file() for path in stages.paths):
             raise UsageError(

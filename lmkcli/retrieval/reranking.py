@@ -43,9 +43,11 @@ class Reranker(Protocol):
 
 
 class RerankedIndex:
-    """An index with its first documents reranked."""
+    """An index with its first documents reranked. `note` is a message for the user."""
 
-    def __init__(self, index: Index, reranker: Reranker, settings: RerankSettings) -> None:
+    def __init__(
+        self, index: Index, reranker: Reranker, settings: RerankSettings, note: str = ""
+    ) -> None:
         self._index, self._reranker, self._settings = index, reranker, settings
         first, second = index.info, reranker.info
         search = {
@@ -61,7 +63,12 @@ class RerankedIndex:
             else "weighted sum of scaled scores"
         )
         self.info = IndexInfo(
-            first.path, f"{first.kind}-rerank", digest, search, first.notes, meaning
+            first.path,
+            f"{first.kind}-rerank",
+            digest,
+            search,
+            (*first.notes, *filter(None, [note])),
+            meaning,
         )
 
     def search(self, queries: list[Query], k: int) -> Run:

@@ -78,6 +78,12 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:,.0f} MB"
 
 
+def repeated_id(queries: list[Query]) -> str:
+    """Return the first id that several queries have; '' if none does."""
+    numbers = Counter(query.id for query in queries)
+    return next((name for name, times in numbers.items() if times > 1), "")
+
+
 def queries_of(spelling: str, all_queries: bool, note: Note = mute) -> tuple[list[Query], int]:
     """Return the queries to run, and the number of queries that are left out because they have no
     judgements.
@@ -90,11 +96,8 @@ def queries_of(spelling: str, all_queries: bool, note: Note = mute) -> tuple[lis
         note(line)
     if not everything:
         raise DataError(f"{spelling} has no queries")
-    repeated = [name for name, times in Counter(q.id for q in everything).items() if times > 1]
-    if repeated:
-        raise DataError(
-            f"{spelling}: the query id {repeated[0]!r} occurs twice; ids must be unique"
-        )
+    if repeated := repeated_id(everything):
+        raise DataError(f"{spelling}: the query id {repeated!r} occurs twice; ids must be unique")
     if all_queries or not collection.has_qrels():
         return everything, 0
     judged = collection.judged_queries()

@@ -49,17 +49,17 @@ ELISIONS = {
 }
 
 # Scripts without spaces between words, and Hangul, because its words include particles
-_UNSPACED = (
+UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\N{KATAKANA-HIRAGANA PROLONGED SOUND MARK}"
     r"\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 )
-_RUN = regex.compile(rf"[{_UNSPACED}]+")
+_RUN = regex.compile(rf"[{UNSPACED}]+")
 _CHARACTER = regex.compile(r"[\p{L}\p{N}]\p{M}*")
 _REST = r"[\p{L}\p{N}\p{M}_]*+"
-_WORD = regex.compile(
+WORD = regex.compile(
     rf"_*+[\p{{L}}\p{{N}}]{_REST}"
     # marks between letters (it's, example.org) and between digits (3.14, 1,000)
-    rf"(?:(?:[.':·](?=\p{{L}})(?<=\p{{L}}\p{{M}}*+.)|[.,;'](?=\p{{N}})(?<=\p{{N}}.)){_REST})*+"
+    rf"(?:(?:[.'\u2019:·](?=\p{{L}})(?<=\p{{L}}\p{{M}}*+.)|[.,;'](?=\p{{N}})(?<=\p{{N}}.)){_REST})*+"
 )
 
 _QUOTES = dict.fromkeys("\u2018\u2019\u201b", "'")
@@ -111,9 +111,9 @@ class Analyzer:
     def _words(self, text: str) -> list[str]:
         folded = unicodedata.normalize("NFKC", text).translate(self._folds).lower()
         if folded.isascii():
-            return self._without_clitics(_WORD.findall(folded))
+            return self._without_clitics(WORD.findall(folded))
         words = []
-        for word in self._without_clitics(_WORD.findall(_RUN.sub(r" \g<0> ", folded))):
+        for word in self._without_clitics(WORD.findall(_RUN.sub(r" \g<0> ", folded))):
             words += [word] if word.isascii() or not _RUN.match(word) else _pairs(word)
         return words
 

@@ -4,16 +4,17 @@ A word matters by its inverse document frequency, if an index knows it. Words of
 not matter, unless the question has no other words.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import regex
 
 if TYPE_CHECKING:
     from lmkcli.text.analyzer import Analyzer
 
 SNIPPET = 240  # characters
-_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_CHARACTER = regex.compile(r"\P{M}\p{M}*")
 _USUAL = 40  # characters of a word whose terms are remembered
 _LEAST = 0.3  # of the greatest weight: rarer words alone are marked
 # English words of questions, in addition to the stop words of the analyzer.
@@ -50,7 +51,7 @@ class QueryWords:
 
     def weight(self, word: str) -> float:
         """Return the weight of a word of a text; 0 for a word that is not in the question."""
-        form = word.lower()
+        form = _lower(word)
         if form not in self._forms:
             self._forms[form] = max(
                 (self.weights.get(term, 0.0) for term in self._terms(form)), default=0.0
@@ -58,9 +59,41 @@ class QueryWords:
         return self._forms[form]
 
     def spans(self, text: str) -> list[tuple[int, int, float]]:
-        """Return the words of a text that are in the question: [begin, end) and weight."""
-        found = ((match, self.weight(match[0])) for match in _WORD.finditer(text))
-        return [(*match.span(), weight) for match, weight in found if weight > 0]
+        """Return the words of a text that are in the question: [begin, end) and weight.
+
+        In scripts without spaces, return the longest pieces instead whose pairs of characters are all in the
+        question.
+        """
+        found: list[tuple[int, int, float]] = []
+        for match in _word().finditer(text):
+            begin, end = match.span()
+            weight = self.weight(match[0])
+            if weight > 0 and _unspaced().search(match[0]):
+                found += self._pieces(text, begin, end)
+            elif weight > 0:
+                found.append((begin, end, weight))
+        return found
+
+    def _pieces(self, text: str, begin: int, end: int) -> list[tuple[int, int, float]]:
+        """Return the pieces of text[begin:end] that are in the question, without a space between them."""
+        found: list[tuple[int, int, float]] = []
+        for run in _unspaced().finditer(text, begin, end):
+            starts = [each.start() for each in _CHARACTER.finditer(text, *run.span())]
+            ends = [*starts[1:], run.end()]
+            # The terms are the pairs of characters; a single character is a term itself.
+            for first, last in zip(starts, ends[1:] or ends, strict=False):
+                weight = self.weight(text[first:last])
+                if weight and found and first < found[-1][1]:
+                    start, _, before = found.pop()
+                    found.append((start, last, max(before, weight)))
+                elif weight:
+                    found.append((first, last, weight))
+        others = _unspaced().sub(lambda run: " " * len(run[0]), text[begin:end])
+        words = ((each, self.weight(each[0])) for each in _word().finditer(others))
+        found += [
+            (begin + each.start(), begin + each.end(), weight) for each, weight in words if weight
+        ]
+        return sorted(found)
 
     def coverage(self, text: str) -> float:
         """Return the share of the question, by weight, that a text contains: 0 to 1."""
@@ -79,10 +112,10 @@ class QueryWords:
         most.
         """
         least = _LEAST * max(self.weights.values(), default=0.0)
-        words: set[str] = set()
+        weights: dict[str, float] = {}
         for text in texts:
-            words.update(_words(text))
-        weights = {word: self.weight(word) for word in words}
+            for begin, end, weight in self.spans(text):
+                weights[_lower(text[begin:end])] = weight
         return sorted(word for word, weight in weights.items() if weight > 0 and weight >= least)
 
     def snippet(self, text: str, size: int = SNIPPET, most_read: int | None = None) -> str:
@@ -109,10 +142,11 @@ def _piece(text: str, place: int, size: int) -> str:
     start = max(0, min(place - 40, len(text) - size)) if len(text) > size else 0
     cut = text[start : start + size]
     more = start + size < len(text)
-    if start and " " in cut:
-        cut = cut[cut.index(" ") + 1 :]
-    if more and " " in cut and text[start + size] != " ":
-        cut = cut[: cut.rindex(" ")]
+    # Scripts without spaces are cut anywhere: only a space near an edge is the end of a cut word.
+    if start and 0 <= (first := cut.find(" ")) < 40:
+        cut = cut[first + 1 :]
+    if more and text[start + size] != " " and (last := cut.rfind(" ")) > len(cut) - 40:
+        cut = cut[:last]
     shown = " ".join(cut.split())
     return ("… " if start else "") + shown + (" …" if more else "")
 
@@ -126,7 +160,28 @@ def _terms_of(analyzer: "Analyzer", word: str) -> tuple[str, ...]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    words: list[str] = _word().findall(_lower(text))
+    return words
+
+
+def _lower(text: str) -> str:
+    """Return a text in lower case, with i for \u0130, as the analyzer has it."""
+    return text.replace("\u0130", "i").lower()
+
+
+def _word() -> "regex.Pattern[str]":
+    """Return the pattern of a word, that of the analyzer."""
+    from lmkcli.text.analyzer import WORD  # here, because it loads the stemmer
+
+    return WORD
+
+
+@lru_cache(1)
+def _unspaced() -> "regex.Pattern[str]":
+    """Return the pattern of a run of characters without spaces between words."""
+    from lmkcli.text.analyzer import UNSPACED  # here, because it loads the stemmer
+
+    return regex.compile(rf"[{UNSPACED}][{UNSPACED}\p{{M}}]*")
 
 
 @lru_cache(1)

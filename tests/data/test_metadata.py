@@ -224,3 +224,13 @@ def test_values_of_libraries_are_read_or_missing() -> None:
     assert field_values(record, "times") == ("2026-03-04 10:00:00", "2026-03-05 00:00:00")
     assert field_values(record, "none") == ()
     assert field_values(record, "some") == (3,)
+
+
+def test_equal_texts_of_unicode_are_equal() -> None:
+    """A name of a file on a Mac is decomposed, and a typed one is not."""
+    composed, decomposed = "r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt"
+    for asked, value in ((composed, decomposed), (decomposed, composed)):
+        assert Condition.parse(f"path={asked}").holds([value])
+        assert Condition.parse(f"status={asked}").holds([value])
+        assert not Condition.parse(f"status!={asked}").holds([value])
+    assert Condition.parse("path=r\u00e9*").holds([decomposed])

@@ -113,6 +113,9 @@ def test_a_declared_window_is_kept_and_the_pooling_can_be_declared(
     averaged([one, other], tmp_path / "cls", 2, "--pool", "cls")
     declared = read_model(str(tmp_path / "cls"))
     assert (declared.pool, declared.gran, declared.window) == ("cls", "", "12")
+    trained = read_model(str(one)).pool
+    assert declared.poolers == {"cls", trained}
+    assert trained != "cls"
     _declare(one, "14")
     with pytest.raises(SystemExit, match="different windows: 12, 14"):
         averaged([one, other], tmp_path / "refused", 2)

@@ -19,7 +19,7 @@ def test_weights_travel_with_their_licence_and_sources(name: str) -> None:
     card = ModelCard.load(folder / "README.md")
     assert card.data["license"] == "apache-2.0"
     assert card.data["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    page = (ROOT / "docs" / "lmk-minilm.md").read_text().split("## Training data")[1]
-    rows = [line for line in page.split("\n## ")[0].splitlines() if line.startswith("| ")]
+    page = (ROOT / "docs" / "lmk-minilm.md").read_text().split("## Training data\n")[1]
+    rows = [line for line in page.split("\n##")[0].splitlines() if line.startswith("| ")]
     assert len(rows) > 5
     assert [line for line in card.text.splitlines() if line.startswith("| ")] == rows

@@ -179,3 +179,20 @@ def test_indexes_of_one_collection_with_and_without_its_queries(lmk: Lmk, tmp_pa
     found = lmk(*ask, "--json", "--with", tmp_path / "two").json
     assert {hit["id"] for hit in found} == {f"d{n}" for n in range(3, 40, 8)}
     assert "different collections" in lmk(*ask, "--with", tmp_path / "other", code=2).err
+
+
+def test_a_fusion_of_other_files_is_noted(
+    lmk: Lmk, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Their ids are not of one collection: a document could get the score of another."""
+    name = write_collection(tmp_path)
+    tiny.write_jsonl(tmp_path / "more.jsonl", [{"_id": "d3", "text": "another document"}])
+    one, same, other = (tmp_path / each for each in ("one", "same", "other"))
+    lmk("index", name, "--kind", "bm25", "-o", one)
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "--k1", 2, "-o", same)
+    lmk("index", tmp_path / "more.jsonl", "--kind", "bm25", "-o", other)
+    lmk("encode", tmp_path / "more.jsonl", "-m", tiny_model("bert"), "-o", tmp_path / "vectors")
+    ask, line = ["search", one, "-q", "water"], "were made from different files"
+    assert line not in lmk(*ask, "--with", same, "--fuse", "rrf").err
+    assert line in lmk(*ask, "--with", other, "--fuse", "rrf").err
+    assert line in lmk(*ask, "--rerank", tmp_path / "vectors").err

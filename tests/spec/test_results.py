@@ -257,6 +257,21 @@ def test_an_index_is_searched_for_every_kind_of_queries(folder: Path) -> None:
     assert len(index.search([], k=1)) == 0
 
 
+def test_a_single_query_has_a_run_of_its_own(folder: Path) -> None:
+    index, query = lmkcli.open_index(folder / "docs"), lmkcli.Query("q1", "wheel")
+    run = index.search(query, k=1)  # type: ignore[call-overload]
+    assert {name: run[name].doc_ids for name in run} == {"q1": ["bike"]}
+
+
+@pytest.mark.parametrize("second", [lmkcli.Query("q", "tea"), {"id": "q", "text": "tea"}])
+def test_a_query_id_that_occurs_twice_is_refused(folder: Path, second: Any) -> None:
+    first = (
+        lmkcli.Query("q", "wheel") if isinstance(second, lmkcli.Query) else {"id": "q", "text": "x"}
+    )
+    with pytest.raises(UsageError, match="'q' occurs twice"):
+        lmkcli.open_index(folder / "docs").search([first, second])
+
+
 @pytest.mark.parametrize("queries", [None, 3, ["tea", None], ["tea", lmkcli.Query("q", "tea")]])
 def test_other_queries_are_refused(folder: Path, queries: Any) -> None:
     with pytest.raises(UsageError, match="cannot be searched"):

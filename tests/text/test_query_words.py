@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from lmkcli.text.analyzer import Analyzer
 from lmkcli.text.query_words import QueryWords
 
@@ -61,3 +63,35 @@ def test_the_search_for_a_snippet_can_be_limited_to_the_start_of_a_text() -> Non
     start = words.snippet(text, most_read=1900)
     assert start.startswith("a a")
     assert start.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "marked"),
+    [
+        ("北京", "北京是中国的首都，我爱北京。", ["北京", "北京"]),
+        ("四川的山", "生活在四川的山里，四川tower", ["四川的山", "四川"]),
+        ("ภาษาไทย", "เมืองหลวงของประเทศไทย", ["ไทย"]),
+        ("서울", "서울에서 살다", ["서울"]),
+        ("tower", "四川tower", ["tower"]),
+        ("कहानी", "एक कहानी और", ["कहानी"]),
+        ("5.00 by jane.doe", "5.00, not 5, by jane.doe and doe", ["5.00", "jane.doe"]),
+        ("CO₂ m²", "CO₂ and m² of land", ["CO₂", "m²"]),
+        ("istanbul", "İSTANBUL, İstanbul", ["İSTANBUL", "İstanbul"]),
+        ("o'clock jack\u2019s", "o'clock, jack\u2019s", ["o'clock", "jack\u2019s"]),
+    ],
+)
+def test_what_is_marked_in_other_scripts(question: str, text: str, marked: list[str]) -> None:
+    """In a script without spaces, only the shared piece; marks, small digits and dots belong to words."""
+    words = QueryWords(question)
+    assert [text[begin:end] for begin, end, _ in words.spans(text)] == marked
+    assert words.forms([text]) == sorted({each.replace("İ", "i").lower() for each in marked})
+
+
+def test_a_snippet_of_a_script_without_spaces_keeps_the_match() -> None:
+    for text in (
+        "熊猫 " + "生活在四川的山里，" * 80,
+        "生活在北京的山里，" * 80 + "四川 " + "生活在北京的山里，" * 80,
+    ):
+        shown = QueryWords("四川").snippet(text)
+        assert "四川" in shown
+        assert len(shown) > 200

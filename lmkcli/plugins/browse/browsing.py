@@ -13,6 +13,7 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import msgspec
+import regex
 
 from lmkcli.data.collection import Collection, Doc, Qrel, Query, divided
 from lmkcli.data.run import Ranking, Run, read_run
@@ -45,7 +46,7 @@ _MISSED = 20  # relevant documents of a query that no run has among its first hi
 _EXCERPTS = (2000, 1400, 1000, 700, 500, 350, 240, 160, 110, 80, 60, 40, 0)  # characters of a text
 _WHOLE = 240  # characters of a text that the page shows without a click
 _LEAST = 60  # characters of one of several excerpts
-_WORD = re.compile(r"\w+")
+_WORD = regex.compile(r"[\w\p{M}\p{N}]+")
 # Characters that could change the surrounding text, or that JSON in UTF-8 cannot contain; one for one.
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _QUARTERS = (0.0, 25.0, 50.0, 75.0)

@@ -61,6 +61,7 @@ from lmkcli.text.formatting import counted, shell_line
 
 OPTIONS = ("encoding", "glob", "map_ids", "qrels", "queries", "unreadable")
 _WORD = re.compile(r"\w")
+_STARTS = 16  # places of a text in its file that are compared as a whole
 _BETWEEN_GLOBS = re.compile(r"\+(?!\])")
 _UTF8 = "utf-8"  # the guess for a text in UTF-8 with wrong bytes
 MAX_SHOWN = 20  # files that an error message lists
@@ -498,8 +499,9 @@ def file_at(root: Path, doc_id: str) -> str:
 def first_line(root: Path, path: str, text: str, encoding: str = "") -> int:
     """Return the line of a file at which the text of its document starts, from 1; 0 if it has no such lines.
 
-    A reader removes lines at the start of a file (metadata, a title) and empty lines at its end, or it
-    changes the text, as that of a web page. Also 0 if the file has changed since `text` was read.
+    A reader removes lines at the start of a file (metadata, a title), at its end (empty lines, a comment)
+    and, without moving the others, inside it (comments, the bytes of pictures), or it changes the text, as
+    that of a web page. Also 0 if the file has changed since `text` was read.
     """
     try:
         data = _unzipped(read_file(root / path), path)
@@ -509,9 +511,25 @@ def first_line(root: Path, path: str, text: str, encoding: str = "") -> int:
     except LmkError:
         return 0
     whole, own = lines.text.rstrip("\n").split("\n"), text.rstrip("\n").split("\n")
-    first = len(whole) - len(own)
-    same = content.text == text and first >= 0 and whole[first] == own[0] and whole[-1] == own[-1]
-    return first + 1 if same else 0
+    if content.text != text:
+        return 0
+    starts = (
+        first
+        for first in range(len(whole) - len(own), -1, -1)
+        if _kept(own[0], whole[first]) and _kept(own[-1], whole[first + len(own) - 1])
+    )
+    for first in islice(starts, _STARTS):
+        pairs = zip(own, islice(whole, first, None), strict=False)
+        if all(_kept(line, file) for line, file in pairs):
+            return first + 1
+    return 0
+
+
+def _kept(line: str, file: str) -> bool:
+    """Return whether a line of a text may be this line of its file, without a comment or the bytes of a
+    picture.
+    """
+    return line in file or "data:" in file
 
 
 def text_of_file(file: Path) -> str | None:

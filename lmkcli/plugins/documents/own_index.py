@@ -13,14 +13,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+)
 
 from lmkcli.data.beir_folder import is_beir
 from lmkcli.data.collection import divided
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
+from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES, read_model
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
@@ -138,6 +148,7 @@ class IndexState(TypedDict):
     collection: str
     model: str
     settings: dict[str, Any]
+    model_digest: NotRequired[str]  # of the weights and the tokenizer
     stamp: dict[str, list[int]]
     updated: int  # nanoseconds; another number after every update
 
@@ -163,6 +174,16 @@ class OwnIndex:
         digest = manifest.digest([collection, self.model, self._recorded])
         self.folder = root() / f"{_stem(collection)}-{digest[:8]}"
 
+    @cached_property
+    def _model_digest(self) -> str:
+        """The digest of the model's weights and tokenizer; empty without a model."""
+        from lmkcli.artifact.manifest import digest
+
+        if not self.model:
+            return ""
+        folder = read_model(self.model, None, self._call.offline)
+        return digest([folder.weights_digest, folder.tokenizer_digest])
+
     @property
     def paths(self) -> list[Path]:
         """The vectors, if there is a model, and the BM25 index."""
@@ -174,26 +195,32 @@ class OwnIndex:
         return _stem(self.collection)
 
     def is_current(self) -> bool:
-        """Return whether the index is complete, and no file has changed since its last update."""
+        """Return whether the index is complete, and its files and its model are unchanged."""
         from lmkcli.data.collection import open_collection
 
-        state = read_state(self.folder)
-        return state is not None and _is_current(
-            state, open_collection(self.collection).file_stats()
+        return self._follows(read_state(self.folder), open_collection(self.collection).file_stats())
+
+    def _follows(self, state: IndexState | None, stamp: dict[str, list[int]]) -> bool:
+        """Return whether a state is of files with this stamp and of the present model."""
+        return (
+            state is not None
+            and bool(stamp)
+            and state["stamp"] == stamp
+            and state.get("model_digest") == self._model_digest
         )
 
     def refresh(self, report: Report) -> int:
-        """Update the folder if the collection has changed. Returns the time of its last update."""
+        """Update the folder if a file or the model has changed. Returns the time of its last update."""
         from lmkcli.data.collection import open_collection
         from lmkcli.system.atomic import exclusive, lock_of
 
         stamp = open_collection(self.collection).file_stats()
         state = read_state(self.folder)
         # A killed process leaves its lock, also if it had finished the update.
-        if not _is_current(state, stamp) or lock_of(self.folder).exists():
+        if not self._follows(state, stamp) or lock_of(self.folder).exists():
             with exclusive(self.folder, report.note), self._created():
                 state = read_state(self.folder)  # another process may have updated it
-                if state is None or not _is_current(state, stamp):
+                if state is None or not self._follows(state, stamp):
                     state = self._update(state, stamp, report)
         with suppress(OSError):  # the cache was removed just now
             os.utime(self.folder / STATE)
@@ -230,12 +257,15 @@ class OwnIndex:
             )
         encoded = self._encode(report) if self.model else None
         if state is not None:
-            report.note(f"{shown(self.collection, near=True)} has changed: {_changes(encoded)}")
+            name = shown(self.collection, near=True)
+            changed = name if state["stamp"] != stamp else f"the model of {name}"
+            report.note(f"{changed} has changed: {_changes(encoded)}")
         _run(self._bm25(), report._replace(note=mute) if self.model else report)
         now = IndexState(
             collection=self.collection,
             model=self.model,
             settings=self._recorded,
+            model_digest=self._model_digest,
             stamp=stamp,
             updated=time.time_ns(),
         )
@@ -284,6 +314,14 @@ class OwnIndex:
 
 def _run(operation: Encode | BuildIndex, report: Report) -> Any:
     """Update an output. If it has other settings (its model has changed), replace it."""
+    printed = set[str]()
+
+    def once(message: str) -> None:
+        if message not in printed:
+            printed.add(message)
+            note(message)
+
+    note, report = report.note, report._replace(note=once)
     try:
         return operation.run(report)
     except Mismatch:
@@ -308,10 +346,6 @@ def read_state(folder: Path) -> IndexState | None:
         return read_json(folder / STATE, IndexState, f"remove the folder {folder}")
     except FileNotFoundError:
         return None
-
-
-def _is_current(state: IndexState | None, stamp: dict[str, list[int]]) -> bool:
-    return state is not None and bool(stamp) and state["stamp"] == stamp
 
 
 def root() -> Path:
@@ -386,12 +420,7 @@ class OwnIndexSearch:
 
     def search(self, queries: "list[Query]", k: int) -> "Run":
         self._refresh()
-        try:
-            return self._answer(lambda index: index.search(queries, k))
-        except Mismatch:  # the model has changed, for instance with a new version of lmk
-            (self._own.folder / STATE).unlink(missing_ok=True)
-            self._refresh()
-            return self._answer(lambda index: index.search(queries, k))
+        return self._answer(lambda index: index.search(queries, k))
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
         return self._answer(lambda index: index.texts(ids))

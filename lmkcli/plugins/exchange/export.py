@@ -16,6 +16,7 @@ from lmkcli.spec.option import Option
 from lmkcli.spec.recipe import POOLER_OPTIONS, RecipeOptions
 from lmkcli.spec.result import Result, Table
 from lmkcli.spec.settings import Flag, Offline
+from lmkcli.text.formatting import counted
 
 _ST, _ONNX, _HUB = "sentence-transformers", "onnx", "hub"
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
             with report.step("export") as job:
                 rows = export(vectors, self.to, folder, job)
             facts = ExportCounts(vectors.rows, rows, vectors.dim)._asdict()
-        text = ", ".join(f"{count:,} {name}" for name, count in facts.items())
+        text = ", ".join(counted(count, name.removesuffix("s")) for name, count in facts.items())
         return Exported(destination.path, {"to": self.to, **facts}, text)
 
     def _model(self, destination: Destination, report: Report) -> Exported:

@@ -139,6 +139,7 @@ def _search_routes(answers: Answers) -> APIRouter:
                 "version": __version__,
                 "indexes": current.describe(),
                 "rerankers": current.rerankers,
+                "note": current.note,
             }
         )
 

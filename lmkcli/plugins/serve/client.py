@@ -85,6 +85,7 @@ class _Listed(msgspec.Struct):
 class _List(msgspec.Struct):
     version: Line
     indexes: list[_Listed]
+    note: Line = ""
 
 
 class _Health(msgspec.Struct):
@@ -341,7 +342,9 @@ class RemoteIndex:
             )
             for each in (indexes[name] for name in names)
         ]
-        self.info = infos[0] if fusion is None else fused_info(infos, fusion)
+        self.info = infos[0]
+        if fusion is not None:
+            self.info = fused_info(infos, fusion)._replace(notes=(listed.note,) * bool(listed.note))
         self._docs: dict[str, Doc] = {}
         self._passages: dict[str, dict[str, Passage]] = {}
         self._answered: dict[str, bool | None] = {}

@@ -21,7 +21,7 @@ from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.documents_index import MATCH, WORDS, DocumentsIndex
 from lmkcli.plugins.documents.own_index import OwnIndex
 from lmkcli.plugins.serve.stamps import Stamp, stamp
-from lmkcli.retrieval.filtering import OpenedCollections, recorded_collection
+from lmkcli.retrieval.filtering import OpenedCollections, other_files, recorded_collection
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import Embedding, Filters, Index, Samples, Served
 from lmkcli.retrieval.open_settings import OpenSettings, RerankSettings
@@ -123,6 +123,9 @@ class IndexSet:
     rerank_model: str | None
     _cross_encoders: dict[str, ModelReranker]
     _rerankers: dict[str, VectorReranker]
+    note: str = ""
+    """A sentence if equal ids may be different documents, because the indexes were made from different
+    files."""
     _collections: OpenedCollections = field(default_factory=OpenedCollections)
     """Those whose metadata filters have used, by name."""
 
@@ -143,7 +146,8 @@ class IndexSet:
             raise UsageError(f"{run} is a run, which answers only its own queries; name an index")
         paths = [path for each in sources for path in _paths(each)]
         stamps = {path: stamp(path) for path in paths}
-        opened = dict(zip(paths, open_all(Stages(paths), settings), strict=True))
+        stages = Stages(paths)
+        opened = dict(zip(paths, open_all(stages, settings), strict=True))
         served: dict[str, ServedIndex] = {}
         for source in sources:
             name, own = _unused(_name(source), served), _paths(source)
@@ -168,7 +172,10 @@ class IndexSet:
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:
             crossed = {MODEL: ModelReranker(opened[paths[0]], rerank_model, settings)}
-        return cls(served, encoders, settings, rerank_model, crossed, {})
+        main = [name for name, each in served.items() if not each.part_of]
+        recorded = [stages.artifacts.get(_paths(source)[0]) for source in sources]
+        note = other_files(dict(zip(main, recorded, strict=True)), settings.vectors)
+        return cls(served, encoders, settings, rerank_model, crossed, {}, note)
 
     def changed(self) -> bool:
         """Return whether an update has published new files of an index."""

@@ -162,11 +162,15 @@ class IndexAnswer(BaseModel):
 
 
 class IndexesAnswer(BaseModel):
-    """All indexes, the version of lmk, and the names of rerankers."""
+    """All indexes, the version of lmk, and the names of rerankers.
+
+    `note` says if the indexes were made from different files, so that equal ids may be different documents.
+    """
 
     version: str
     indexes: list[IndexAnswer]
     rerankers: list[str]
+    note: str = ""
 
 
 class HealthAnswer(BaseModel):

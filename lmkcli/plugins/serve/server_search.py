@@ -61,7 +61,8 @@ class ServerSearch:
 
         stages = search.stages()
         server = search.part(ServerOptions).server
-        return open_remote(server, list(map(str, stages.paths)), stages.fusion, stages.where)
+        index = open_remote(server, list(map(str, stages.paths)), stages.fusion, stages.where)
+        return _noted(index, report)
 
     def answers(self, search: "Search", report: Report) -> "Index | None":
         """Return the same indexes on a server of this machine, for -q without reranking; None without one."""
@@ -79,7 +80,15 @@ class ServerSearch:
             own = own_index_of(search)
             where = search.where or ()
             return open_running_documents(own, search.part(OpenSettings), report.note, where)
-        return open_running(search.stages(), search.part(OpenSettings), report.note)
+        index = open_running(search.stages(), search.part(OpenSettings), report.note)
+        return index and _noted(index, report)
+
+
+def _noted(index: "Index", report: Report) -> "Index":
+    """Report the notes of an index, and return it."""
+    for note in index.info.notes:
+        report.note(note)
+    return index
 
 
 SERVER = ServerSearch()

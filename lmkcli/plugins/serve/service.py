@@ -69,9 +69,9 @@ class SearchService:
         self.limits = limits or Limits()
         self._note = note
         self.indexes = IndexSet.open(sources, self._settings, rerank_model)
-        for each in self.indexes.served.values():
-            for line in each.index.info.notes:
-                note(line)
+        notes = (line for each in self.indexes.served.values() for line in each.index.info.notes)
+        for line in (*notes, *filter(None, [self.indexes.note])):
+            note(line)
         self.metrics = Metrics(lambda: len(self._queue))
         self._queue: BatchQueue[IndexSet] = BatchQueue(
             lambda: self.indexes, self.limits.waiting, self.metrics.batch

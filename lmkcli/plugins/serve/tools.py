@@ -32,7 +32,10 @@ IndexName = Annotated[
 
 def make_tools(answers: Answers) -> MCPServer[Any]:
     """Return the MCP server of a service."""
-    names = ", ".join(answers.service.indexes.main)
+    indexes = answers.service.indexes
+    names = ", ".join(indexes.main)
+    if indexes.note:
+        names += "; they have different documents, so name one with `index`"
     server: MCPServer[Any] = MCPServer(
         "lmk",
         version=__version__,
@@ -58,15 +61,22 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         ] = [],  # noqa: B006 - the default of the tool's schema
     ) -> str:
         """Find the documents that answer a question best: id, title, score, and the best passage."""
+        _check_named(index, answers)
         given = [index] if index else answers.service.indexes.main
         request = schema.SearchRequest(
             query=query, index=given, k=k, id_prefix=id_prefix, where=where
         )
         with _shown():
             result = json.loads((await answers.search(request))[0])
-        for hit in result["hits"]:  # the passage has the text
+        for hit in result["hits"]:
+            # get_document counts the characters of the text alone, without the title before it
+            lead = len(hit["title"]) + 1 if hit.get("title") else 0
+            if "characters" in hit:
+                hit["characters"] = max(hit["characters"] - lead, 0)
             if "passage" in hit:
-                hit.pop("text", None)
+                hit.pop("text", None)  # the passage has the text
+                for end in ("begin", "end"):
+                    hit["passage"][end] = max(hit["passage"][end] - lead, 0)
         shown = {key: result[key] for key in ("answered", "meaning", "hits")}
         return json_bytes(shown).decode("utf-8")
 
@@ -79,6 +89,7 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         begin: Annotated[int, Field(ge=0, description="First character of a long text.")] = 0,
     ) -> str:
         """Return the title and the text of a document. Read a long text in several calls with `begin`."""
+        _check_named(index, answers)
         with _shown():
             found = await answers.document(id, index, "")
         text = found["text"]
@@ -87,7 +98,21 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         shown |= {"begin": begin, "characters": len(text)}
         return json_bytes(shown).decode("utf-8")
 
+    for tool in server._tool_manager.list_tools():
+        model = tool.fn_metadata.arg_model
+        model.model_config["extra"] = "forbid"  # an unknown argument, such as a filter, is an error
+        model.model_rebuild(force=True)
+        tool.parameters["additionalProperties"] = False
     return server
+
+
+def _check_named(index: str | None, answers: Answers) -> None:
+    """Raise ToolError if the same id may be several documents, and no index is named."""
+    current = answers.service.indexes
+    if index is None and current.note:
+        raise ToolError(
+            f"the indexes have different documents; name one with `index`: {', '.join(current.main)}"
+        )
 
 
 class _shown:  # noqa: N801 - a context, used like a function

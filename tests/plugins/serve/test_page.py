@@ -301,11 +301,15 @@ def test_every_control_has_a_name_and_narrow_and_dark_windows_work(
 def test_the_page_asks_for_the_token(browser: Any, start: Start, indexes: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    server = start(indexes / "bm25", LMK_SERVE_TOKEN="s3cret")
+    server = start(indexes / "bm25", LMK_SERVE_TOKEN="s3crét")
     browser.get(server.url)
     wait(browser, lambda: browser.find_element("id", "token").is_displayed())
     assert {"Token of this server", "Use token"} <= set(displayed(browser))
-    browser.find_element("id", "token").send_keys("s3cret" + Keys.ENTER)
+    box = browser.find_element("id", "token")
+    box.send_keys("wrong\u65e5" + Keys.ENTER)
+    wait(browser, lambda: "token" in browser.find_element("id", "status").text)
+    box.clear()
+    box.send_keys("s3crét" + Keys.ENTER)
     wait(browser, lambda: "bm25: by words, 60 documents" in main(browser))
     server.stop()
     browser.find_element("id", "query").send_keys("water" + Keys.ENTER)
@@ -347,6 +351,95 @@ def test_the_page_of_a_folder_of_documents(
     assert "# Turbine manual" in browser.find_element("tag name", "body").text
     browser.get(f"{server.url}/v1/files/evil.html")
     assert "<script>" in browser.find_element("tag name", "body").text, "shown as text, not run"
+
+
+STORY = (
+    "At six o'clock, n'est pas: jack\u2019s कहानी ended in C++ (twice), 2**3 + 4**5 and __init__ and "
+    "handlers[name](event), where **bold** and `code` are [Markdown](https://example.org). "
+    "北京是中国的首都。 İSTANBUL and CO₂. Mail jane.doe@example.co.uk $5.00, not 5 c'est."
+)
+LIST = "\n".join(["Animals:", *(f"- number {number}" for number in range(28)), "- penguin"])
+LINE = "Short.\n" + "word after word " * 60 + "narwhal"
+
+
+@pytest.fixture
+def stories(browser: Any, start: Start, lmk: Lmk, tmp_path: Path) -> Process:
+    """A server of an index whose name is that of the fusion, and of another one, in the browser."""
+    records = [("story", "Story", STORY), ("list", "List", LIST), ("line", "Line", LINE)]
+    tiny.write_jsonl(
+        tmp_path / "docs.jsonl",
+        [{"_id": name, "title": title, "text": text} for name, title, text in records],
+    )
+    (tmp_path / "more.jsonl").write_text('{"_id": "story", "text": "Another tale, told twice."}\n')
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "fused")
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "--k1", 2, "-o", tmp_path / "k2")
+    chunked = ["--unit", "chunk", "--gran", 320]
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", *chunked, "-o", tmp_path / "chunks")
+    server = start(tmp_path / "chunks", tmp_path / "fused", tmp_path / "k2")
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(server.url)
+    return server
+
+
+MARKED = {
+    "o'clock jack\u2019s twice": {"o'clock", "jack\u2019s", "twice"},
+    "कहानी __init__ power": {"कहानी", "__init__"},
+    "vitamin C": {"C"},
+    "rock 'n' roll ended": {"ended"},
+    "jane.doe@example.co.uk": {"jane.doe", "example.co.uk"},
+    "$5.00": {"5.00"},
+    "北京 istanbul co₂": {"北京", "İSTANBUL", "CO₂"},
+}
+
+
+def test_the_words_of_a_question_are_marked(browser: Any, stories: Process) -> None:
+    for query, marked in MARKED.items():
+        search(browser, query)
+        assert {each.text for each in many(browser, ".hits mark")} == marked
+        shown = many(browser, ".hits .text")[0].text
+        assert "2**3 + 4**5 and __init__ and handlers[name](event), where bold and code" in shown
+        many(browser, ".hits .line a")[0].click()
+        wait(browser, lambda: many(browser, "article .passage mark"))
+        assert {each.text for each in many(browser, "article .passage mark")} == marked
+        assert not errors(browser)
+
+
+def test_a_hit_shows_the_word_that_was_found(browser: Any, stories: Process) -> None:
+    """Also after many lines, or far behind the start of its line."""
+    for word in ("penguin", "narwhal"):
+        search(browser, word)
+        (mark,) = many(browser, ".hits mark")
+        (text,) = many(browser, ".hits .text")
+        assert mark.text == word
+        assert mark.location["y"] < text.location["y"] + text.size["height"]
+
+
+def test_an_index_may_have_the_name_of_the_fusion(browser: Any, stories: Process) -> None:
+    search(browser, "penguin")
+    browser.find_element("id", "compare").click()
+    wait(browser, lambda: len(many(browser, ".columns section")) == 4)
+    names = [each.get_property("value") for each in many(browser, "#views input")]
+    assert names == ["fused (all)", "chunks", "fused", "k2"]
+    browser.get(f"{stories.url}/#q=penguin&view=gone")
+    wait(browser, lambda: many(browser, ".hits mark"))
+
+
+def test_indexes_of_different_files_are_not_fused(
+    browser: Any, stories: Process, start: Start, tmp_path: Path, lmk: Lmk
+) -> None:
+    """The same id is another document there."""
+    lmk("index", tmp_path / "more.jsonl", "--kind", "bm25", "-o", tmp_path / "more")
+    server = start(tmp_path / "fused", tmp_path / "more")
+    browser.get(server.url)
+    search(browser, "twice")
+    assert [each.text for each in many(browser, ".columns h2")] == [
+        "fused by words",
+        "more by words",
+    ]
+    first, second = many(browser, ".hits .text")
+    assert "ended in C++" in first.text
+    assert "Another tale" in second.text
 
 
 def test_an_address_may_have_a_question_before_the_hash(browser: Any, page: Process) -> None:

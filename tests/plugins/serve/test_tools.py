@@ -9,6 +9,8 @@ import anyio
 import pytest
 
 from lmkcli.data.collection import open_collection
+from tests import tiny
+from tests.conftest import Lmk
 from tests.plugins.serve.conftest import ROOT, Start
 
 
@@ -36,6 +38,12 @@ async def use(client: Any, beir: Path) -> None:
     assert all(tool.output_schema is None for tool in tools)
     hits = (await answer(client, "search", {"query": "rivers carry water", "k": 3}))["hits"]
     assert len(hits) == 3
+    for hit in hits:
+        whole = await answer(client, "get_document", {"id": hit["id"]})
+        assert hit["characters"] == whole["characters"]
+        if "passage" in hit and hit["passage"]["begin"]:
+            begin, end = hit["passage"]["begin"], hit["passage"]["end"]
+            assert whole["text"][begin:end] == hit["passage"]["text"]
     texts = {doc.id: doc for doc in open_collection(str(beir)).docs()}
     first = hits[0]["id"]
     read = await answer(client, "get_document", {"id": first})
@@ -46,6 +54,8 @@ async def use(client: Any, beir: Path) -> None:
         ("get_document", {"id": "nothing"}),
         ("search", {"query": "x", "index": "nowhere"}),
         ("search", {"query": "x", "k": 10_000}),
+        ("search", {"query": "rivers", "filter": "type=pdf"}),
+        ("get_document", {"id": first, "page": 2}),
     ):
         assert (await client.call_tool(name, values)).is_error
 
@@ -65,6 +75,41 @@ def test_an_agent_searches_and_reads(indexes: Path, beir: Path) -> None:
             await use(client, beir)
 
     anyio.run(run)
+
+
+def test_an_agent_names_one_of_the_indexes_of_different_files(lmk: Lmk, tmp_path: Path) -> None:
+    """The same id is another document there."""
+    from mcp.client.client import Client
+
+    from lmkcli.plugins.serve.answers import Answers
+    from lmkcli.plugins.serve.service import SearchService
+    from lmkcli.plugins.serve.tools import make_tools
+
+    texts = {"one": "The boiler is serviced.", "two": "Bicycles are parked here."}
+    for name, text in texts.items():
+        tiny.write_jsonl(tmp_path / f"{name}.jsonl", [{"_id": "readme", "text": text}])
+        lmk("index", tmp_path / f"{name}.jsonl", "--kind", "bm25", "-o", tmp_path / name)
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with (
+            SearchService([tmp_path / "one", tmp_path / "two"], note=notes.append) as service,
+            Client(make_tools(Answers(service))) as client,
+        ):
+            for name, values in (
+                ("search", {"query": "parked"}),
+                ("get_document", {"id": "readme"}),
+            ):
+                refused = await client.call_tool(name, values)
+                assert refused.is_error
+                assert "one, two" in refused.content[0].text
+            hits = (await answer(client, "search", {"query": "parked", "index": "two"}))["hits"]
+            assert [hit["text"] for hit in hits] == [texts["two"]]
+            read = await answer(client, "get_document", {"id": "readme", "index": "two"})
+            assert read["text"] == texts["two"]
+
+    anyio.run(run)
+    assert "different files" in notes[0]
 
 
 @pytest.mark.slow

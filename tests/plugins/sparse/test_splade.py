@@ -57,7 +57,9 @@ def test_vectors_equal_those_of_sentence_transformers(
     model = reference(masked_model(name), pool)
     wanted = expected(model)
     assert 0.1 < (wanted > 0).mean() < 0.98
-    tolerance = {"rtol": 1e-5 if pool == "splade-sum" else 0, "atol": 1e-5}
+    # A sum over the tokens of a text also has the sum of their differences (1.3e-5 on one processor).
+    summed = {"rtol": 1e-5, "atol": 5e-5}
+    tolerance = summed if pool == "splade-sum" else {"rtol": 0, "atol": 1e-5}
     np.testing.assert_allclose(weights(masked_model(name), pool), wanted, **tolerance)
     model.save_pretrained(str(tmp_path / "saved"))
     np.testing.assert_allclose(weights(tmp_path / "saved"), wanted, **tolerance)

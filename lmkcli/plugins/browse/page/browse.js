@@ -67,8 +67,8 @@ function readState() {
     const number = Number(next[name]);
     next[name] = Number.isInteger(number) && list[number] ? number : DEFAULTS[name];
   }
-  if (!SORTS[next.sort]) next.sort = DEFAULTS.sort;
-  if (!FILTERS[next.show]) next.show = DEFAULTS.show;
+  if (!Object.hasOwn(SORTS, next.sort)) next.sort = DEFAULTS.sort;
+  if (!Object.hasOwn(FILTERS, next.show)) next.show = DEFAULTS.show;
   const property = data.properties.find(each => each.name === next.by);
   if (!property) next.by = next.group = "";
   else if (next.group !== "" && !property.groups[next.group]) next.group = "";
@@ -339,8 +339,8 @@ function rankings(query, documents) {
 }
 
 function termsOf(text) {
-  const words = [...new Set(text.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) || [])].filter(word => !STOP.has(word)).slice(0, 60);
-  return words.length ? new RegExp(`(?<![\\p{L}\\p{N}_])(?:${words.join("|")})(?![\\p{L}\\p{N}_])`, "giu") : null;
+  const words = [...new Set(text.toLowerCase().match(/[\p{L}\p{M}\p{N}_]{3,}/gu) || [])].filter(word => !STOP.has(word)).slice(0, 60);
+  return words.length ? new RegExp(`(?<![\\p{L}\\p{M}\\p{N}_])(?:${words.join("|")})(?![\\p{L}\\p{M}\\p{N}_])`, "giu") : null;
 }
 function highlighted(text, terms) {
   if (!terms) return [text];

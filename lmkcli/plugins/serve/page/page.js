@@ -2,10 +2,16 @@
 // The page of lmk serve. Texts of documents and queries enter the page as text nodes only.
 
 const byId = (id) => document.getElementById(id);
-const FUSED = "fused";
+let fused = "fused"; // the name of the fusion, which no index has
 const HITS = 10;
+// Around a word: no character of a word, and no joint as in it's, example.org or 3.14 (as in analyzer.py).
+const BEFORE = String.raw`(?<![\p{L}\p{M}\p{N}_])(?<!\p{L}\p{M}*[.'\u2019:·](?=\p{L}))(?<!\p{N}[.,;'](?=\p{N}))`;
+const AFTER = String.raw`(?![\p{L}\p{M}\p{N}_])(?!(?<=\p{L}\p{M}*)[.'\u2019:·]\p{L})(?!(?<=\p{N})[.,;']\p{N})`;
+// Scripts without spaces between words, and Hangul, as in analyzer.py
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u30fc\p{Script=Hangul}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 const SHOWN = 600; // characters of a passage in a hit
 let indexes = [];
+let separate = false; // whether equal ids of indexes may be different documents
 let serial = 0; // the number of the latest action; answers to earlier ones are ignored
 
 function make(name, attributes = {}, ...children) {
@@ -17,10 +23,15 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
+// A header has bytes only: the token in UTF-8.
+function bearer(token) {
+  return `Bearer ${String.fromCharCode(...new TextEncoder().encode(token))}`;
+}
+
 async function ask(path, body) {
   const headers = {};
   const token = sessionStorage.getItem("token");
-  if (token) headers.authorization = `Bearer ${token}`;
+  if (token) headers.authorization = bearer(token);
   if (body) headers["content-type"] = "application/json";
   const answer = await fetch(path, {
     method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body),
@@ -47,9 +58,13 @@ function cutter(text) {
 
 // The words that the server found to matter, as a pattern of whole words; null without words.
 function pattern(words) {
-  const escaped = (words || []).slice(0, 200).map((word) => word.replace(/[^\p{L}\p{N}_]/gu, "\\$&"));
-  if (!escaped.length) return null;
-  return new RegExp(`(?<![\\p{L}\\p{N}_])(?:${escaped.join("|")})(?![\\p{L}\\p{N}_])`, "giu");
+  if (!words || !words.length) return null;
+  const longest = words.slice(0, 200).sort((one, other) => other.length - one.length);
+  // With the flag u, a backslash is an error before any character that is not part of the syntax, such as '.
+  const escaped = longest.map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")
+    .replace(/i\u0307?/g, "(?:i\u0307?|\u0130)")); // no case folding has \u0130
+  const spaced = escaped.filter((word) => !UNSPACED.test(word)), others = escaped.filter((word) => UNSPACED.test(word));
+  return new RegExp([...(spaced.length ? [`${BEFORE}(?:${spaced.join("|")})${AFTER}`] : []), ...others].join("|"), "giu");
 }
 
 // Add a text to an element, with the words of the query marked.
@@ -106,14 +121,15 @@ function mainNames() {
 // All lists of hits. The first one is the best: the fusion of all indexes, or the only one.
 function viewNames() {
   const names = indexes.map((each) => each.name);
-  return mainNames().length > 1 ? [FUSED, ...names] : names;
+  return mainNames().length > 1 && !separate ? [fused, ...names] : names;
 }
 
 // Show the switch for a comparison, and while comparing, a box for each list. Returns the lists to show.
 function showViews(views) {
   const names = viewNames();
-  const comparing = views.length > 0;
-  const chosen = comparing ? views : names.slice(0, 1);
+  const known = names.filter((name) => views.includes(name)); // an address may be older than the indexes
+  const comparing = known.length > 0;
+  const chosen = comparing ? known : separate ? mainNames().slice(0, 4) : names.slice(0, 1);
   const go = (next) => {
     const now = { ...state(), views: next };
     if (now.query) location.hash = address(now);
@@ -148,7 +164,7 @@ async function showResults(now, mine) {
   const started = performance.now();
   say("Searching …");
   const requests = views.map((view) => ask("v1/search", {
-    query: now.query, k: HITS, index: view === FUSED ? mainNames() : view,
+    query: now.query, k: HITS, index: view === fused ? mainNames() : view,
   }).then((answer) => answer.results[0]));
   const outcomes = await Promise.allSettled(requests);
   if (mine !== serial) return;
@@ -184,7 +200,7 @@ async function showResults(now, mine) {
 }
 
 function showHit(hit, view, now, words, ranks, found) {
-  const index = view === FUSED ? passageIndex().name : view;
+  const index = view === fused ? passageIndex().name : view;
   const link = make("a", { href: address({ ...now, doc: hit.id, index }), dir: "auto" }, hit.title || hit.id);
   const item = make("li", {}, make("div", { class: "line" },
     make("span", { class: "rank" }, String(hit.rank)), link,
@@ -220,16 +236,28 @@ function excerpt(hit, words) {
   const titled = begin === 0 && hit.title && whole.startsWith(hit.title) ? whole.slice(hit.title.length) : whole;
   const text = plain(titled).trim();
   const first = words ? text.search(words) : -1;
-  const from = first > SHOWN / 2 ? text.lastIndexOf("\n", first) + 1 || text.lastIndexOf(" ", first - 80) + 1 : 0;
+  const from = startOf(text, first);
   const shown = cutter(text.slice(from))(0, SHOWN);
   const body = from || begin > 0 ? `… ${shown.replace(/^[\s.,;:!?)\]]+/, "")}` : shown;
   return end < hit.characters || from + shown.length < text.length ? `${body} …` : body;
 }
 
+// Where the piece of a text starts that shows the place `first`: at its line or a little before it.
+function startOf(text, first) {
+  if (first <= SHOWN / 2 && text.slice(0, Math.max(0, first)).split("\n").length <= 4) return 0;
+  const line = text.lastIndexOf("\n", first) + 1;
+  if (first - line <= SHOWN / 4) return line;
+  const space = text.lastIndexOf(" ", first - 80) + 1;
+  if (first - space <= SHOWN / 4) return space;
+  const cut = first - 80;
+  return /[\udc00-\udfff]/.test(text[cut]) ? cut + 1 : cut; // not in the middle of a surrogate pair
+}
+
 // A text without the marks of Markdown, and with single empty lines.
 function plain(text) {
   return text.replace(/^ {0,3}#{1,6}[ \t]+/gm, "").replace(/^[ \t]*[-*+][ \t]+/gm, "• ")
-    .replace(/(\*\*|__|`+)(?=\S)(.+?)\1/g, "$2").replace(/\[([^\]\n]+)\]\([^)\n]*\)/g, "$1")
+    .replace(/(?<![\p{L}\p{N}_*`])(\*\*|`+)(?=\S)(.+?)(?<=\S)\1(?![\p{L}\p{N}_*`])/gu, "$2")
+    .replace(/(?<![\p{L}\p{N}_\])])\[([^\]\n]+)\]\([^)\n]*\)/gu, "$1")
     .replace(/[ \t]+$/gm, "").replace(/\n{2,}|\f/g, "\n");
 }
 
@@ -281,12 +309,13 @@ async function addContributions(top, path, mine) {
 // A link to the file. A server with a token gives the file only to this page.
 function fileLink(found) {
   const path = `v1/files/${encodeURIComponent(found.id)}?${new URLSearchParams({ index: found.index })}`;
-  const link = make("a", { href: path + (found.passage?.page ? `#page=${found.passage.page}` : "") }, "open the file");
+  const page = found.passage?.page ? `#page=${found.passage.page}` : "";
+  const link = make("a", { href: path + page }, "open the file");
   const token = sessionStorage.getItem("token");
   if (token) link.addEventListener("click", async (event) => {
     event.preventDefault();
-    const answer = await fetch(path, { headers: { authorization: `Bearer ${token}` } });
-    if (answer.ok) location.assign(URL.createObjectURL(await answer.blob()));
+    const answer = await fetch(path, { headers: { authorization: bearer(token) } });
+    if (answer.ok) location.assign(URL.createObjectURL(await answer.blob()) + page);
     else say("The file cannot be opened.");
   });
   return link;
@@ -388,7 +417,12 @@ async function show() {
   byId("query").value = now.query;
   document.title = now.query ? `${Array.from(now.query).slice(0, 60).join("")} – lmk search` : "lmk search";
   try {
-    if (!indexes.length) indexes = (await ask("v1/indexes")).indexes;
+    if (!indexes.length) {
+      const listed = await ask("v1/indexes");
+      indexes = listed.indexes;
+      separate = Boolean(listed.note);
+    }
+    while (indexes.some((each) => each.name === fused)) fused += " (all)";
     if (mine !== serial) return;
     if (now.doc) await showDocument(now, mine);
     else if (now.query) await showResults(now, mine);
