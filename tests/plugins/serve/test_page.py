@@ -91,10 +91,16 @@ def many(browser: Any, selector: str) -> list[Any]:
 
 
 def search(browser: Any, query: str) -> None:
-    """Set the query without typing each character, and submit it."""
-    box = browser.find_element("id", "query")
-    browser.execute_script("arguments[0].value = arguments[1]", box, query)
-    browser.execute_script("document.getElementById('search').requestSubmit()")
+    """Set the query without typing each character, submit it, and wait for its hits.
+
+    The status is cleared first: the page follows its address a moment later, with the last hits until then.
+    """
+    browser.execute_script(
+        "document.getElementById('query').value = arguments[0];"
+        "document.getElementById('status').textContent = '';"
+        "document.getElementById('search').requestSubmit()",
+        query,
+    )
     wait(browser, lambda: "documents in" in browser.find_element("id", "status").text)
 
 
@@ -421,6 +427,7 @@ def test_an_index_may_have_the_name_of_the_fusion(browser: Any, stories: Process
     wait(browser, lambda: len(many(browser, ".columns section")) == 4)
     names = [each.get_property("value") for each in many(browser, "#views input")]
     assert names == ["fused (all)", "chunks", "fused", "k2"]
+    browser.get("about:blank")
     browser.get(f"{stories.url}/#q=penguin&view=gone")
     wait(browser, lambda: many(browser, ".hits mark"))
 
