@@ -68,7 +68,7 @@ def advice(kind: Kind | None, flag: str) -> str:
     word = flag.replace("_", "-")
     own = options(kind)
     for option in own:
-        if word in option.flag.suggest_for.split():
+        if word in option.flag.suggest_for.split() or word == f"-{option.flag.short}":  # --k for -k
             return f"use {_written(option)}"
     spellings = {each: option for option in own for each in _spellings(option)}
     if near := get_close_matches(word, spellings, n=1, cutoff=_NEAR):

@@ -50,6 +50,7 @@ def test_every_suggested_command_exists() -> None:
     [
         ("search x --queyr y", r"-q/--query\?"),
         ("search x --depth 5", "-k/--hits"),
+        ("search x --k 5", "-k/--hits"),
         ("search x --topics y", "argument COLLECTION"),
         ("search x --qrels y", r"flag of lmk eval\b"),
         ("encode x -m m --fp16", "--dtype .*auto, fp32, bf16 or fp16"),
