@@ -111,7 +111,7 @@ class Cluster:
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
-                daemon.wait(30)
+                daemon.wait(300)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

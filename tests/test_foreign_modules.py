@@ -40,7 +40,7 @@ def traps(tmp_path: Path) -> Path:
 
 def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [*LMK, *map(str, words)], cwd=folder, text=True, capture_output=True, timeout=120
+        [*LMK, *map(str, words)], cwd=folder, text=True, capture_output=True, timeout=600
     )
     imported = folder.parent / "imported"
     assert not imported.exists(), imported.read_text()

@@ -20,7 +20,7 @@ from huggingface_hub import constants
 
 from lmkcli.errors import DataError
 from lmkcli.models.model_files import loading, read_fields
-from lmkcli.models.weight_files import check_headers, weight_files
+from lmkcli.models.weight_files import check_headers, is_quantized, weight_files
 
 _READ = ("config.json", "generation_config.json", "tokenizer_config.json")
 _ATTENTION = ("eager", "sdpa", "flex_attention")
@@ -47,7 +47,7 @@ def opening(folder: Path, what: str, trust: bool) -> Iterator[None]:
     DataError, with `what`, for every exception of the library.
     """
     check_declarations(folder, trust)
-    check_headers(weight_files(folder))
+    check_headers(weight_files(folder), integers=is_quantized(folder))
     _check_normalizer(folder / "tokenizer.json", what)
     with loading(what), _without_network(trust):
         yield

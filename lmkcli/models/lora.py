@@ -95,7 +95,7 @@ def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor 
             continue
         if a is None or b is None:
             raise DataError(f"{stem} has only one of {first[1:]} and {second[1:]}; {_FIX}")
-        if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1] or a.is_complex() or b.is_complex():
+        if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1]:
             shapes = f"{first[1:]} {list(a.shape)} and {second[1:]} {list(b.shape)}"
             raise DataError(f"the matrices of {stem} have no product ({shapes}); {_FIX}")
         product = b.double() @ a.double()

@@ -5,7 +5,7 @@ into the same folder, would end this process with SIGBUS.
 """
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from lmkcli.models.model_files import check_file, loading
-from lmkcli.models.weight_files import check_headers
+from lmkcli.models.weight_files import check_headers, check_numbers
 
 
 def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
@@ -25,7 +25,22 @@ def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             return load(file.read_bytes())
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-        return {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+        found = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+        check_tensors(file, found)
+        return found
+
+
+def check_tensors(file: Path, tensors: Mapping[str, Any], integers: bool = True) -> None:
+    """Check the tensors of a pickled file as `check_numbers` does; other values are left to its reader."""
+    check_numbers(
+        file,
+        (
+            (str(name), "C" if value.is_complex() else "F" if value.is_floating_point() else "I")
+            for name, value in tensors.items()
+            if isinstance(value, Tensor)
+        ),
+        integers,
+    )
 
 
 def chosen_tensors(file: Path, names: Container[str], what: str) -> dict[str, Tensor]:

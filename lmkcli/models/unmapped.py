@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from transformers import modeling_utils
 
-from lmkcli.models.weight_files import needed_weights
+from lmkcli.models.tensors import check_tensors
+from lmkcli.models.weight_files import is_quantized, needed_weights
 from lmkcli.system.hardware import free_memory
 
 # One thread at a time replaces and restores the function of transformers
@@ -25,19 +26,25 @@ def unmapped(folder: Path) -> Iterator[dict[str, Any]]:
     """Provide arguments for `from_pretrained`, with which it reads the weights of a folder into memory.
 
     If the memory is too small for the files and the model together, it maps the files. DataError for a folder
-    without weights.
+    without weights, and for pickled weights that are no real numbers.
     """
     needed = 2 * sum(file.stat().st_size for file in needed_weights(folder))
     with _LOADING:
-        if needed >= free_memory():
-            yield {}
-            return
+        mapped = needed >= free_memory()
         reader: Any = modeling_utils
         mapping = reader.load_state_dict  # it maps pickled weights, whatever its arguments are
-        reader.load_state_dict = lambda file, *_, **__: torch.load(
-            file, map_location="cpu", weights_only=True
-        )
+        integers = is_quantized(folder)
+
+        def read(file: Any, *words: Any, **settings: Any) -> Any:
+            if mapped:
+                loaded = mapping(file, *words, **settings)
+            else:
+                loaded = torch.load(file, map_location="cpu", weights_only=True)
+            check_tensors(Path(file), loaded, integers)
+            return loaded
+
+        reader.load_state_dict = read
         try:
-            yield {"disable_mmap": True}
+            yield {} if mapped else {"disable_mmap": True}
         finally:
             reader.load_state_dict = mapping

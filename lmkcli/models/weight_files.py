@@ -8,8 +8,12 @@ an index without such checks.
 import json
 import re
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
+
+import msgspec
 
 from lmkcli.errors import DataError
 from lmkcli.models.model_files import check_file, check_inside, read_fields
@@ -34,6 +38,10 @@ _OF_HUB = "models--"  # begins the name of a model's folder in the cache of the 
 
 class _Index(TypedDict):
     weight_map: dict[str, str]  # the file of each tensor
+
+
+class _Entry(msgspec.Struct):
+    dtype: str = ""  # in the header of a safetensors file: F32, BF16, I64, C64 …
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -131,17 +139,47 @@ def gather(folder: Path, target: Path) -> None:
     (target / index.name).write_text(json.dumps(content | {"weight_map": places}), "utf-8")
 
 
-def check_headers(files: list[Path]) -> None:
-    """Raise DataError for a safetensors file with far too many tensors; its library checks the rest."""
+def check_headers(files: list[Path], integers: bool = True) -> None:
+    """Check the safetensors files of a list: their number of tensors, and as `check_numbers` does.
+
+    Raises DataError. Their library checks the rest.
+    """
     for file in files:
         if file.suffix == ".safetensors":
-            _check_header(file)
+            _check_header(file, integers)
 
 
-def _check_header(file: Path) -> None:
+def _check_header(file: Path, integers: bool) -> None:
     with open(file, "rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
-    if _MAX_HEADER < length <= file.stat().st_size:
-        raise DataError(
-            f"{file} has a header of {size(length)}, too many tensors for a model; {_FIX}"
-        )
+        if _MAX_HEADER < length <= file.stat().st_size:
+            raise DataError(
+                f"{file} has a header of {size(length)}, too many tensors for a model; {_FIX}"
+            )
+        header = opened.read(length) if length <= _MAX_HEADER else b""
+    entries: dict[str, _Entry] = {}
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # for its library
+        entries = msgspec.json.decode(header, type=dict[str, _Entry])
+    check_numbers(file, ((name, entry.dtype) for name, entry in entries.items()), integers)
+
+
+def check_numbers(file: Path, dtypes: Iterable[tuple[str, str]], integers: bool) -> None:
+    """Raise DataError for complex numbers, and unless `integers`, for weights that are whole numbers.
+
+    A library would convert both to real numbers without their imaginary part or their scale. `dtypes` are
+    names of tensors and of their dtypes, as in a header of safetensors.
+    """
+    for name, dtype in dtypes:
+        if dtype.startswith("C"):
+            raise DataError(f"{file}: {name} has complex numbers, and weights are real; {_FIX}")
+        if not integers and name.endswith(".weight") and not dtype.startswith(("F", "BF")):
+            raise DataError(
+                f"{file}: {name} has whole numbers, and its config.json declares no quantization "
+                f"that gives their scale; {_FIX}"
+            )
+
+
+def is_quantized(folder: Path) -> bool:
+    """Return whether the configuration of a folder declares how its weights are quantized."""
+    file = folder / "config.json"
+    return file.is_file() and bool(read_fields(file, dict[str, object]).get("quantization_config"))

@@ -128,7 +128,7 @@ def test_kills_and_signals(
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600  # generous, for a busy machine
     while len(children := tasks_of(started.pid)) < 2 or not (tmp_path / "v").exists():
         assert started.poll() is None
         assert time.monotonic() < deadline
@@ -139,7 +139,7 @@ def test_kills_and_signals(
         os.kill(children[0], signal.SIGKILL)
     else:
         os.killpg(started.pid, signal.SIGTERM)
-    _, err = started.communicate(timeout=60)
+    _, err = started.communicate(timeout=300)
     if victim != "main":
         assert started.returncode in (0, 75), err  # 0: the work was done before
         assert "Traceback" not in err

@@ -41,7 +41,7 @@ def failing(once: Once) -> Path:
 def lmk(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-P", "-m", "lmkcli.cli.main", *map(str, words)]
     env = os.environ | variables
-    return subprocess.run(line, env=env, text=True, capture_output=True, timeout=120)
+    return subprocess.run(line, env=env, text=True, capture_output=True, timeout=600)
 
 
 @pytest.fixture

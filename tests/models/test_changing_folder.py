@@ -159,11 +159,11 @@ def test_two_threads_that_read_models_leave_transformers_as_it_was(tmp_path: Pat
     def read(number: int) -> None:
         with unmapped(tmp_path):
             entered[number].set()
-            leave[number].wait(10)
+            leave[number].wait(300)
 
     threads = [Thread(target=read, args=(number,)) for number in range(2)]
     threads[0].start()
-    assert entered[0].wait(10)
+    assert entered[0].wait(300)
     threads[1].start()
     assert not entered[1].wait(0.2), "it waits for the first"
     for event, thread in zip(leave, threads, strict=True):

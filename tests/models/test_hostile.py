@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from lmkcli.cli.exits import exit_codes
+from lmkcli.errors import DataError
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer_folder import open_tokenizer
@@ -121,6 +122,35 @@ def test_no_matrices_are_a_bug(
     made = {name: torch.ones(shape).to(dtype) for name, (shape, dtype) in tensors.items()}
     save_file((load_file(folder / MATRICES) if whole else {}) | made, folder / MATRICES)
     documented(folder)
+
+
+def test_an_adapter_of_complex_numbers_is_refused(
+    adapter: Path, scratch: Callable[[Path], Path]
+) -> None:
+    folder = scratch(adapter)
+    added = {f"{LAYER}.bias": torch.ones(tiny.WIDTH, dtype=torch.complex64)}
+    save_file(load_file(folder / MATRICES) | added, folder / MATRICES)
+    with pytest.raises(DataError, match="complex numbers"):
+        open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize(("dtype", "what"), [("complex64", "complex"), ("int8", "whole")])
+def test_weights_that_are_no_real_numbers_are_refused(
+    tiny_model: Models, scratch: Callable[[Path], Path], name: str, dtype: str, what: str
+) -> None:
+    """They would lose their imaginary part, or have no scale."""
+    folder = scratch(tiny_model("bert"))
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    layer = next(each for each in weights if each.endswith("query.weight"))
+    weights[layer] = weights[layer].to(getattr(torch, dtype))
+    if name.endswith(".bin"):
+        torch.save(weights, folder / name)
+    else:
+        save_file(weights, folder / name, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=f"query.weight has {what} numbers"):
+        open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
 
 
 numbers = st.one_of(

@@ -198,13 +198,13 @@ def test_the_processes_end_with_the_main_one(number: int) -> None:
     else:
         os.killpg(started.pid, number)
     try:
-        _, err = started.communicate(timeout=30)
+        _, err = started.communicate(timeout=300)
     finally:
         started.kill()
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in err
         assert "EOFError" not in err
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300  # generous, for a busy machine
     while any(running(process) for process in processes):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lmkcli.errors import DataError
 from lmkcli.models.model_files import read_json
+from lmkcli.models.tensors import check_tensors
 from lmkcli.models.weight_files import check_headers, weight_files
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.mixer import decays, times
@@ -70,6 +71,7 @@ def _load(file: Path) -> dict[str, Any]:
             loaded = loaded[level]
     if not isinstance(loaded, dict):
         raise DataError(f"{file} contains no dictionary of weights")
+    check_tensors(file, loaded)
     return loaded
 
 

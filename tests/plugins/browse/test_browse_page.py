@@ -110,7 +110,7 @@ class View:
         from selenium.webdriver.support.ui import WebDriverWait
 
         between = (exceptions.StaleElementReferenceException, IndexError)  # an element is replaced
-        WebDriverWait(self.driver, 60, 0.02, between).until(lambda _: condition())
+        WebDriverWait(self.driver, 300, 0.02, between).until(lambda _: condition())
 
     def shows(self, query_id: str) -> None:
         """Wait until the page shows a query."""

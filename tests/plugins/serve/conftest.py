@@ -71,7 +71,7 @@ class Process(NamedTuple):
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, and return the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(300)
 
 
 Start = Callable[..., Process]

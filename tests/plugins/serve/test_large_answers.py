@@ -120,7 +120,7 @@ def test_large_requests_are_answered_one_after_another() -> None:
 
 
 def test_a_large_request_waits_for_the_time_of_an_answer() -> None:
-    found = search(Service(seconds=1.0, answer_seconds=1.8), 3, query="a", k=1000)
+    found = search(Service(seconds=3.0, answer_seconds=5.4), 3, query="a", k=1000)
     assert sorted(type(each).__name__ for each in found) == ["Busy", "Busy", "list"]
     assert any("large requests" in str(each) for each in found if isinstance(each, Busy))
 

@@ -76,7 +76,7 @@ def wait(browser: Any, condition: Callable[[], Any]) -> Any:
     """The value of a condition as soon as it is true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    return WebDriverWait(browser, 60).until(lambda _: condition())
+    return WebDriverWait(browser, 300).until(lambda _: condition())
 
 
 def main(browser: Any) -> str:
