@@ -30,7 +30,7 @@ def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
         return found
 
 
-def check_tensors(file: Path, tensors: Mapping[str, Any], integers: bool = True) -> None:
+def check_tensors(file: Path, tensors: Mapping[str, Any], integers: bool = False) -> None:
     """Check the tensors of a pickled file as `check_numbers` does; other values are left to its reader."""
     check_numbers(
         file,
@@ -50,7 +50,7 @@ def chosen_tensors(file: Path, names: Container[str], what: str) -> dict[str, Te
     with `what`, if it is not a file of tensors.
     """
     with loading(f"{file}, {what},"), open(file, "rb") as opened:
-        check_headers([file])
+        check_headers([file], integers=True)  # those of the model were checked when it was opened
         length = int.from_bytes(opened.read(8), "little")
         entries = json.loads(opened.read(min(length, file.stat().st_size)))
         found, parts, total = {}, [], 0

@@ -139,7 +139,7 @@ def gather(folder: Path, target: Path) -> None:
     (target / index.name).write_text(json.dumps(content | {"weight_map": places}), "utf-8")
 
 
-def check_headers(files: list[Path], integers: bool = True) -> None:
+def check_headers(files: list[Path], integers: bool = False) -> None:
     """Check the safetensors files of a list: their number of tensors, and as `check_numbers` does.
 
     Raises DataError. Their library checks the rest.
@@ -174,8 +174,8 @@ def check_numbers(file: Path, dtypes: Iterable[tuple[str, str]], integers: bool)
             raise DataError(f"{file}: {name} has complex numbers, and weights are real; {_FIX}")
         if not integers and name.endswith(".weight") and not dtype.startswith(("F", "BF")):
             raise DataError(
-                f"{file}: {name} has whole numbers, and its config.json declares no quantization "
-                f"that gives their scale; {_FIX}"
+                f"{file}: {name} has whole numbers, and no quantization is declared that "
+                f"gives their scale; {_FIX}"
             )
 
 

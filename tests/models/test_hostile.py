@@ -124,13 +124,18 @@ def test_no_matrices_are_a_bug(
     documented(folder)
 
 
-def test_an_adapter_of_complex_numbers_is_refused(
-    adapter: Path, scratch: Callable[[Path], Path]
+@pytest.mark.parametrize(
+    ("name", "dtype", "what"),
+    [("bias", torch.complex64, "complex"), ("lora_A.weight", torch.int8, "whole")],
+)
+def test_an_adapter_without_real_numbers_is_refused(
+    adapter: Path, scratch: Callable[[Path], Path], name: str, dtype: torch.dtype, what: str
 ) -> None:
     folder = scratch(adapter)
-    added = {f"{LAYER}.bias": torch.ones(tiny.WIDTH, dtype=torch.complex64)}
+    shape = (tiny.WIDTH,) if name == "bias" else (2, tiny.WIDTH)
+    added = {f"{LAYER}.{name}": torch.ones(shape, dtype=dtype)}
     save_file(load_file(folder / MATRICES) | added, folder / MATRICES)
-    with pytest.raises(DataError, match="complex numbers"):
+    with pytest.raises(DataError, match=f"{what} numbers"):
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
 
 
