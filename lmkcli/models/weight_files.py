@@ -157,10 +157,11 @@ def _check_header(file: Path, integers: bool) -> None:
                 f"{file} has a header of {size(length)}, too many tensors for a model; {_FIX}"
             )
         header = opened.read(length) if length <= _MAX_HEADER else b""
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, _Entry | None] = {}  # also the metadata, which may be null
     with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # for its library
-        entries = msgspec.json.decode(header, type=dict[str, _Entry])
-    check_numbers(file, ((name, entry.dtype) for name, entry in entries.items()), integers)
+        entries = msgspec.json.decode(header, type=dict[str, _Entry | None])
+    dtypes = ((name, entry.dtype) for name, entry in entries.items() if entry)
+    check_numbers(file, dtypes, integers)
 
 
 def check_numbers(file: Path, dtypes: Iterable[tuple[str, str]], integers: bool) -> None:

@@ -61,8 +61,8 @@ class QueryWords:
     def spans(self, text: str) -> list[tuple[int, int, float]]:
         """Return the words of a text that are in the question: [begin, end) and weight.
 
-        In scripts without spaces, return the longest pieces instead whose pairs of characters are all in the
-        question.
+        Scripts without spaces have no such words. There, a piece of text counts if each pair of neighbouring
+        characters in it is also in the question.
         """
         found: list[tuple[int, int, float]] = []
         for match in _word().finditer(text):

@@ -22,6 +22,7 @@ from lmkcli.cli.exits import exit_codes
 from lmkcli.errors import DataError
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
+from lmkcli.models.tensors import read_tensors
 from lmkcli.models.tokenizer_folder import open_tokenizer
 from lmkcli.models.transformer import open_model
 from lmkcli.spec.recipe import EncoderConfig
@@ -156,6 +157,17 @@ def test_weights_that_are_no_real_numbers_are_refused(
         save_file(weights, folder / name, metadata={"format": "pt"})
     with pytest.raises(DataError, match=f"query.weight has {what} numbers"):
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu"))
+
+
+def test_empty_metadata_hide_no_complex_numbers(tmp_path: Path) -> None:
+    """safetensors reads null as no metadata."""
+    tensor = {"dtype": "C64", "shape": [1], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": None, "a.weight": tensor}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    assert load_file(file)["a.weight"].is_complex()
+    with pytest.raises(DataError, match=r"a\.weight has complex numbers"):
+        read_tensors(file, "the weights")
 
 
 numbers = st.one_of(
